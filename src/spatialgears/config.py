@@ -1,0 +1,397 @@
+"""Frozen, validated configuration: one class per stage inside a root :class:`Config`, with three presets.
+
+The defaults written in the classes are the ``default`` preset. ``paper`` is the paper's appendix
+("Hyperparameters and Reproducibility"), value for value; ``quick`` trades a little accuracy for time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from spatialgears.errors import ConfigError
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Preset = Literal["quick", "default", "paper"]
+
+
+class _Stage(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+
+class ExpressionConfig(_Stage):
+    """Stage A (section 3.1): gene panel, views and the shared encoder f_theta."""
+
+    n_genes: Count = Field(1000, description="largest size of the gene panel, genes of highest Moran's I first")
+    gene_weights: Literal["moran", "none"] = Field("moran", description="weight genes by the square root of Moran's I")
+    moran_neighbors: Annotated[int, Field(ge=2, le=100)] = 6
+    standardise: bool = Field(True, description="standardise genes within each slide and each set of cells")
+    thinning: bool = Field(True, description="thin spot counts binomially to the depth of random cells")
+    thin_min: Fraction = Field(1.0, description="extra thinning factor, drawn uniformly from [thin_min, 1]")
+    # the shared encoder
+    hidden: tuple[Count, ...] = (512, 256)
+    embed_dim: Count = 128
+    residual: bool = Field(True, description="the MLP is a residual on a weighted SVD of the expression")
+    view_dropout: Fraction = 0.3
+    view_noise: Annotated[float, Field(ge=0, le=10)] = 0.015
+    view_jitter: Fraction = 0.25
+    # VICReg
+    lambda_inv: Weight = 25.0
+    lambda_var: Weight = 25.0
+    lambda_cov: Weight = 1.0
+    gamma: Annotated[float, Field(gt=0, le=100)] = 1.0
+    # alignment of domains and slides
+    adversary: Weight = 1.0
+    slide_adversary: Weight = 50.0
+    discriminator_hidden: Count = 512
+    discriminator_dropout: Fraction = 0.1
+    grl_max: Weight = 1.0
+    grl_warmup_epochs: Annotated[int, Field(ge=0)] = 50
+    grl_ramp_epochs: Count = 200
+    mmd: Weight = 20.0
+    coral: Weight = 1.0
+    local_alignment: Weight = 4.0
+    # training
+    epochs: Count = 2000
+    lr: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    batch_size: Annotated[int, Field(ge=4, le=65536)] = 32
+    probe_k: Count = 20
+    probe_margin: Fraction = 0.08
+
+
+class SupervisionConfig(_Stage):
+    """Stage B (section 3.2): minisets of spots and their pose-invariant targets."""
+
+    n_min: Annotated[int, Field(ge=8, le=4096)] = 96
+    n_max: Annotated[int, Field(ge=8, le=4096)] = 256
+    tau: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = Field(
+        (0.2, 3.0), description="range of tau_spatial in units of the slide's RMS radius; one is drawn per miniset"
+    )
+    overlap: Fraction = Field(0.5, description="alpha: share of a miniset that its twin also holds")
+    min_overlap: Annotated[int, Field(ge=2)] = 20
+    dim: Annotated[int, Field(ge=2, le=256)] = Field(32, description="d, the overcomplete latent dimension")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.n_max < self.n_min:
+            raise ValueError(f"n_max must be at least n_min = {self.n_min}, found {self.n_max}")
+        if self.tau[1] < self.tau[0]:
+            raise ValueError(f"tau must be (low, high) with low <= high, found {self.tau}")
+        return self
+
+
+class GeometryConfig(_Stage):
+    """Stage C (sections 3.3 and 3.4): context encoder, generator, residual diffusion refiner."""
+
+    inputs: Literal["expression", "embedding", "both"] = Field(
+        "expression", description="what the context encoder sees: weighted expression, the frozen Z, or both"
+    )
+    input_dropout: Fraction = 0.2
+    hidden_dropout: Fraction = 0.3
+    hidden: Annotated[int, Field(ge=0, le=8192)] = Field(512, description="hidden layer before the sets; 0: linear")
+    width: Annotated[int, Field(ge=4, le=4096)] = Field(128, description="c, the context dimension")
+    heads: Annotated[int, Field(ge=1, le=64)] = 4
+    inducing: Annotated[int, Field(ge=1, le=4096)] = Field(32, description="m, inducing points per ISAB")
+    context_blocks: Annotated[int, Field(ge=0, le=32)] = 2
+    generator_blocks: Annotated[int, Field(ge=0, le=32)] = 2
+    # refiner
+    refiner: Literal["residual", "absolute", "none"] = "residual"
+    denoiser_blocks: Annotated[int, Field(ge=1, le=32)] = 2
+    self_conditioning: bool = True
+    distance_bins: Annotated[int, Field(ge=0, le=256)] = 24
+    angle_bins: Annotated[int, Field(ge=0, le=256)] = 8
+    knn: Annotated[int, Field(ge=2, le=128)] = 15
+    landmarks: Annotated[int, Field(ge=0, le=1024)] = 16
+    sigma_min: Annotated[float, Field(gt=0)] = Field(0.02, description="in units of sigma_data,resid")
+    sigma_max: Annotated[float, Field(gt=0)] = Field(5.0, description="in units of sigma_data,resid")
+    curriculum: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (1.0, 3.0, 5.0), description="sigma_cap of each stage, in units of sigma_data,resid"
+    )
+    cfg_dropout: Fraction = Field(0.0, description="share of sets trained without context, for guidance")
+    # loss weights
+    score: Weight = 1.0
+    gram: Weight = 1.0
+    gram_scale: Weight = 0.5
+    nca: Weight = 0.3
+    nca_temperature: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="tau_NCA; 0: the squared median distance to the 10th neighbour of each batch"
+    )
+    nca_neighbors: Annotated[int, Field(ge=1, le=128)] = 10
+    local_scale: Weight = 0.0
+    gen_align: Weight = 1.0
+    gen_gram: Weight = 1.0
+    gen_scale: Weight = 0.0
+    gen_nca: Weight = 0.3
+    overlap_shape: Weight = 0.0
+    overlap_scale: Weight = 0.0
+    overlap_kl: Weight = 0.0
+    gram_sigma_gate: Annotated[float, Field(gt=0)] = Field(1.0, description="Gram and NCA losses apply below it")
+    overlap_sigma_gate: Annotated[float, Field(gt=0)] = Field(1.0, description="overlap losses apply below it")
+    # training
+    steps: Count = 1500
+    refiner_steps: Annotated[int, Field(ge=0)] = 0
+    batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
+    lr: Annotated[float, Field(gt=0, le=1)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.05
+    warmup: Fraction = 0.1
+    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
+    holdout: Annotated[float, Field(ge=0, le=0.5)] = 0.1
+    eval_every: Count = 150
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width = {self.width}, found {self.heads}")
+        return self
+
+
+class AssemblyConfig(_Stage):
+    """Stage D (section 3.5): patches, stitching and the global solve."""
+
+    mode: Literal["auto", "one-shot", "patches"] = "auto"
+    patch_context: Literal["mixed", "local"] = Field("mixed", description="local: the paper's walks alone")
+    global_fraction: Fraction = Field(0.5, description="share of a mixed patch drawn from all cells")
+    graph_k: Annotated[int, Field(ge=2, le=1000)] = 50
+    jaccard: Fraction = 0.2
+    patch_size: Annotated[int, Field(ge=8, le=65536)] = 256
+    coverage: Annotated[float, Field(ge=1, le=1000)] = Field(6.0, description="mean number of patches per cell")
+    patch_overlap: Fraction = 0.7
+    min_overlap: Annotated[int, Field(ge=3)] = 25
+    steps: Annotated[int, Field(ge=0, le=10_000)] = Field(6, description="Heun steps of the refiner; 0: none")
+    sigma_start: Annotated[float, Field(gt=0, le=100)] = Field(1.0, description="in units of sigma_data,resid")
+    guidance: Annotated[float, Field(ge=0, le=20)] = Field(1.0, description="classifier-free guidance; 1: none")
+    samples: Annotated[int, Field(ge=1, le=1000)] = 8
+    reliability: bool = True
+    min_support: Count = 2
+    spread_max: Annotated[float, Field(gt=0)] = 0.5
+    landmarks: Annotated[int, Field(ge=3, le=10_000)] = 128
+    solve_steps: Annotated[int, Field(ge=0)] = 200
+    huber_delta: Annotated[float, Field(gt=0)] = 0.1
+    anchor: Weight = 0.1
+    solve_lr: Annotated[float, Field(gt=0)] = 1e-2
+    memory_gb: Annotated[float, Field(gt=0)] = Field(4.0, description="budget that decides one-shot or patches")
+
+
+class Config(_Stage):
+    """Everything that decides a result, apart from the data.
+
+    Examples
+    --------
+    >>> Config.preset("quick").with_values(["geometry.steps=200", "seed=7"]).geometry.steps
+    200
+    """
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = Field(0, description="0: chosen from the free cores")
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
+    devices: Annotated[int, Field(ge=1)] = 1
+    num_nodes: Annotated[int, Field(ge=1)] = 1
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    expression: ExpressionConfig = ExpressionConfig()
+    supervision: SupervisionConfig = SupervisionConfig()
+    geometry: GeometryConfig = GeometryConfig()
+    assembly: AssemblyConfig = AssemblyConfig()
+
+    @classmethod
+    def preset(cls, name: str = "default") -> Config:
+        """The named preset: ``quick``, ``default`` or ``paper``."""
+        if name not in get_args(Preset):
+            raise ConfigError(
+                f"No preset is called {name!r}; there are {', '.join(get_args(Preset))}.", "Choose one of these."
+            )
+        return cls.from_dict(_PRESETS[name])
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Config:
+        """Build and validate a configuration; a :class:`ConfigError` names each field that is wrong."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _explain(error) from None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Config:
+        """Read a JSON file, which may name a ``preset`` to start from and give only what differs."""
+        path = Path(path)
+        try:
+            values = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise ConfigError(f"There is no configuration file {path}.", "Check the path given to --config.") from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ConfigError(f"{path} is not a JSON file: {error}.", "Write one with Config.to_json().") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path} holds a JSON {type(values).__name__}, expected an object.", "Use {...}.")
+        base = cls.preset(values.pop("preset", "default"))
+        return cls.from_dict(_merge(base.model_dump(), values))
+
+    def with_values(self, assignments: Iterable[str] | Mapping[str, Any]) -> Config:
+        """A copy with ``stage.key=value`` assignments, or a nested mapping, applied and validated."""
+        changes: dict[str, Any] = {}
+        if isinstance(assignments, Mapping):
+            changes = dict(assignments)
+        else:
+            for text in assignments:
+                key, separator, value = text.partition("=")
+                if not separator or not key.strip():
+                    raise ConfigError(f"--set expects stage.key=value, found {text!r}.", "Example: --set seed=1")
+                *parents, leaf = key.strip().split(".")
+                level = changes
+                for parent in parents:
+                    level = level.setdefault(parent, {})
+                    if not isinstance(level, dict):
+                        raise ConfigError(f"{key!r} sets a part of a value set before.", "Give each key once.")
+                level[leaf] = _parse(value.strip())
+        return self.from_dict(_merge(self.model_dump(), changes))
+
+    def to_json(self) -> str:
+        """The configuration as JSON text, which :meth:`from_file` reads back to an equal object."""
+        return self.model_dump_json(indent=2) + "\n"
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return {"True": True, "False": False}.get(text, text)
+
+
+def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if nested else value
+    return merged
+
+
+def _explain(error: ValidationError) -> ConfigError:
+    lines = []
+    for item in error.errors():
+        field = ".".join(str(part) for part in item["loc"]) or "config"
+        if item["type"] == "extra_forbidden":
+            lines.append(f"{field}: there is no such key; {_keys_beside(item['loc'])}")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            found = "" if isinstance(item["input"], dict | BaseModel) else f", found {item['input']!r}"
+            lines.append(f"{field}: {message[0].lower()}{message[1:]}{found}")
+    return ConfigError(
+        "The configuration cannot be used:\n  - " + "\n  - ".join(lines), "Correct these keys and run again."
+    )
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> str:
+    model: type[BaseModel] = Config
+    for part in location[:-1]:
+        annotation = model.model_fields[str(part)].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        model = annotation
+    return "allowed are " + ", ".join(model.model_fields)
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "quick": {"geometry": {"steps": 500}},
+    # The appendix, "Hyperparameters and Reproducibility", value for value. Where the paper is silent (miniset sizes,
+    # tau_spatial, weights of the generator's and overlap losses, sigma range) the values are ours, marked "silent".
+    "paper": {
+        "seed": 42,  # Environment
+        "precision": "32-true",  # the paper's fp16 needs a GPU: pass --set precision=16-mixed there
+        "expression": {  # Shared Encoder (Stage A)
+            "n_genes": 10_000_000,  # section 2: all G shared genes
+            "gene_weights": "none",
+            "standardise": False,
+            "thinning": False,
+            "hidden": (512, 256),
+            "embed_dim": 128,
+            "residual": False,
+            "view_dropout": 0.3,
+            "view_noise": 0.015,
+            "view_jitter": 0.25,
+            "lambda_inv": 25.0,
+            "lambda_var": 25.0,
+            "lambda_cov": 1.0,
+            "gamma": 1.0,
+            "adversary": 1.0,  # silent
+            "slide_adversary": 50.0,
+            "discriminator_hidden": 512,
+            "discriminator_dropout": 0.1,
+            "grl_max": 1.0,
+            "grl_warmup_epochs": 50,
+            "grl_ramp_epochs": 200,
+            "mmd": 20.0,
+            "coral": 1.0,
+            "local_alignment": 4.0,
+            "epochs": 2000,
+            "lr": 1e-4,
+            "batch_size": 32,
+            "probe_k": 20,
+            "probe_margin": 0.08,
+        },
+        "supervision": {"n_min": 96, "n_max": 384, "overlap": 0.5, "min_overlap": 20, "dim": 32},  # n, tau: silent
+        "geometry": {  # Geometry Model (Stage C)
+            "inputs": "embedding",
+            "input_dropout": 0.0,
+            "hidden_dropout": 0.0,
+            "hidden": 0,  # section 3.4: "a linear projection followed by stacked ISAB layers"
+            "width": 256,
+            "heads": 4,
+            "inducing": 128,
+            "context_blocks": 3,
+            "generator_blocks": 4,
+            "refiner": "residual",
+            "denoiser_blocks": 4,
+            "self_conditioning": True,
+            "distance_bins": 24,
+            "angle_bins": 8,
+            "knn": 15,
+            "landmarks": 16,
+            "gram": 1.0,
+            "gram_scale": 0.5,
+            "nca": 1.0,
+            "nca_temperature": 0.5,
+            "local_scale": 1.0,  # silent
+            "gen_align": 1.0,  # silent
+            "gen_gram": 1.0,  # silent
+            "gen_scale": 0.5,  # silent
+            "gen_nca": 0.0,
+            "overlap_shape": 1.0,  # silent
+            "overlap_scale": 0.5,  # silent
+            "overlap_kl": 0.5,  # silent
+            "overlap_sigma_gate": 1.0,
+            "steps": 42_300,  # 300 epochs x ceil(4,500 paired minisets / 32); the curriculum's "minimum 200 epochs
+            # per stage" asks for 600, twice the stated 300: the three stages share the 300 epochs equally here
+            "batch_size": 32,
+            "lr": 1e-4,
+            "weight_decay": 0.01,  # silent: AdamW's own
+            "ema": 0.0,
+            "holdout": 0.0,
+        },
+        "assembly": {  # Patchwise Inference
+            "mode": "patches",
+            "patch_context": "local",
+            "graph_k": 50,
+            "jaccard": 0.2,
+            "patch_size": 1024,  # table 3
+            "coverage": 10.0,  # "10 walks per cell"
+            "patch_overlap": 0.7,
+            "min_overlap": 25,
+            "steps": 600,
+            "sigma_start": 3.0,
+            "samples": 1,
+            "min_support": 2,
+            "spread_max": 0.5,
+            "landmarks": 128,
+            "solve_steps": 1000,
+            "huber_delta": 0.1,
+            "anchor": 0.1,
+            "solve_lr": 1e-2,
+        },
+    },
+}

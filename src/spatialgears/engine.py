@@ -1,0 +1,155 @@
+"""What every training loop shares: Fabric, owned randomness, atomic files, checkpoints without pickle, progress.
+
+Randomness is a function of (seed, purpose, step), never of what ran before: resuming needs no saved generator state,
+and results do not depend on batch composition, workers or interruptions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from spatialgears.errors import RunError, TrainingError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from spatialgears.config import Config
+
+#: ``progress(stage, done, total, values)``: called by long loops; the command line draws bars from it.
+Progress = Callable[[str, int, int, Mapping[str, float]], None]
+
+
+def silent(stage: str, done: int, total: int, values: Mapping[str, float]) -> None:
+    """The progress callback that shows nothing."""
+
+
+def child_seed(seed: int, *path: int | str) -> int:
+    """A 63-bit seed for one purpose, e.g. ``child_seed(seed, "patch", 17)``; independent of every other path."""
+    key = [zlib.crc32(part.encode()) if isinstance(part, str) else int(part) for part in path]
+    return int(np.random.SeedSequence([seed, *key]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def numpy_rng(seed: int, *path: int | str) -> np.random.Generator:
+    """A numpy generator for one purpose."""
+    return np.random.default_rng(child_seed(seed, *path))
+
+
+def torch_rng(seed: int, *path: int | str) -> torch.Generator:
+    """A torch (CPU) generator for one purpose."""
+    return torch.Generator().manual_seed(child_seed(seed, *path))
+
+
+@contextmanager
+def owned_rng() -> Iterator[None]:
+    """Keep the caller's global torch generator as it was; loops reseed it at each step with ``torch.manual_seed``."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@contextmanager
+def threads(count: int = 0) -> Iterator[int]:
+    """Use ``count`` torch threads inside the block; 0 chooses the cores this process may use (at most 8)."""
+    before = torch.get_num_threads()
+    count = count or min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+    torch.set_num_threads(count)
+    torch.set_flush_denormal(True)
+    try:
+        yield count
+    finally:
+        torch.set_num_threads(before)
+
+
+def make_fabric(config: Config) -> Fabric:
+    """The Lightning Fabric engine the configuration asks for; one process on the CPU by default."""
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(
+        accelerator=config.accelerator,
+        devices=config.devices,
+        num_nodes=config.num_nodes,
+        precision=config.precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def write_atomic(path: str | Path, data: bytes | str) -> None:
+    """Write a whole file or nothing: a temporary file in the same folder, flushed, then renamed over ``path``."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save_state(path: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None = None) -> None:
+    """Write tensors and JSON-able ``meta`` as one safetensors file, atomically, with a checksum."""
+    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    payload = save_tensors(flat, {"meta": json.dumps(meta or {})})
+    write_atomic(path, payload + zlib.crc32(payload).to_bytes(4, "little"))
+
+
+def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what :func:`save_state` wrote; a damaged file is refused by name."""
+    path = Path(path)
+    data = path.read_bytes()
+    payload, checksum = data[:-4], data[-4:]
+    if len(data) < 12 or zlib.crc32(payload).to_bytes(4, "little") != checksum:
+        raise RunError(f"{path} is damaged (its checksum does not match). Delete it and run again.")
+    try:
+        size = int.from_bytes(payload[:8], "little")
+        meta = json.loads(json.loads(payload[8 : 8 + size])["__metadata__"]["meta"])
+        return load_tensors(payload), meta
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RunError(f"{path} is not a spatialgears state file ({error}). Delete it and run again.") from None
+
+
+def training_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The weights and the optimiser's moments as flat named tensors, ready for :func:`save_state`."""
+    tensors = {f"module.{name}": value for name, value in module.state_dict().items()}
+    for index, slots in optimizer.state_dict()["state"].items():
+        for slot, value in slots.items():
+            tensors[f"optimizer.{index}.{slot}"] = torch.as_tensor(value)
+    return tensors
+
+
+def restore_training(tensors: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put back what :func:`training_state` took."""
+    module.load_state_dict({k.removeprefix("module."): v for k, v in tensors.items() if k.startswith("module.")})
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, slot = name.split(".", 2)
+            state.setdefault(int(index), {})[slot] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def check_finite(losses: Mapping[str, Tensor], step: int, stage: str) -> None:
+    """Stop at the first loss that is not finite, naming the term and the step."""
+    bad = [name for name, value in losses.items() if not bool(torch.isfinite(value).all())]
+    if bad:
+        raise TrainingError(
+            f"{stage}: the loss term {', '.join(bad)} is no longer finite at step {step}. The last checkpoint is kept. "
+            "Try a smaller learning rate, or `gears check` for odd values in the input."
+        )

@@ -1,0 +1,35 @@
+"""Errors that teach: what was expected, what was found, what to do next."""
+
+from __future__ import annotations
+
+
+class GearsError(Exception):
+    """Anything spatialgears refuses or cannot go on with; the command line prints it without a traceback."""
+
+
+class InputError(GearsError, ValueError):
+    """Data, a file or an option that cannot be used as it is.
+
+    Parameters
+    ----------
+    problem
+        What was expected and what was found.
+    advice
+        What the user can do about it.
+    """
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        self.problem, self.advice = problem, advice
+        super().__init__(f"{problem}\n  What to do: {advice}" if advice else problem)
+
+
+class ConfigError(InputError):
+    """A configuration with an unknown key or a value out of range."""
+
+
+class TrainingError(GearsError, RuntimeError):
+    """Training cannot go on, for example because a loss is no longer finite."""
+
+
+class RunError(GearsError, RuntimeError):
+    """A run folder that is locked, damaged, or belongs to other inputs."""
