@@ -31,9 +31,13 @@ class ExpressionConfig(_Stage):
     n_genes: Count = Field(1000, description="largest size of the gene panel, genes of highest Moran's I first")
     gene_weights: Literal["moran", "none"] = Field("moran", description="weight genes by the square root of Moran's I")
     moran_neighbors: Annotated[int, Field(ge=2, le=100)] = 6
+    min_detection: Fraction = Field(
+        0.05, description="whole transcriptome: genes detected in no more than this share of observations are left out"
+    )
     standardise: bool = Field(True, description="standardise genes within each slide and each set of cells")
     thinning: bool = Field(True, description="thin spot counts binomially to the depth of random cells")
     thin_min: Fraction = Field(1.0, description="extra thinning factor, drawn uniformly from [thin_min, 1]")
+    cell_thin_min: Fraction = Field(0.7, description="cells are thinned by a factor drawn from [cell_thin_min, 1]")
     # the shared encoder
     hidden: tuple[Count, ...] = (512, 256)
     embed_dim: Count = 128
@@ -158,16 +162,21 @@ class AssemblyConfig(_Stage):
     mode: Literal["auto", "one-shot", "patches"] = "auto"
     patch_context: Literal["mixed", "local"] = Field("mixed", description="local: the paper's walks alone")
     global_fraction: Fraction = Field(0.5, description="share of a mixed patch drawn from all cells")
+    anchor_fraction: Fraction = Field(0.5, description="share of those cells that all patches have in common")
     graph_k: Annotated[int, Field(ge=2, le=1000)] = 50
     jaccard: Fraction = 0.2
-    patch_size: Annotated[int, Field(ge=8, le=65536)] = 256
+    patch_size: Annotated[int, Field(ge=8, le=8192)] = 256
+    patch_batch: Count = Field(16, description="patches per pass of the network; does not change the result")
     coverage: Annotated[float, Field(ge=1, le=1000)] = Field(6.0, description="mean number of patches per cell")
-    patch_overlap: Fraction = 0.7
+    patch_overlap: Fraction = Field(0.7, description="share of a patch's walk that its twin repeats")
     min_overlap: Annotated[int, Field(ge=3)] = 25
     steps: Annotated[int, Field(ge=0, le=10_000)] = Field(6, description="Heun steps of the refiner; 0: none")
     sigma_start: Annotated[float, Field(gt=0, le=100)] = Field(1.0, description="in units of sigma_data,resid")
     guidance: Annotated[float, Field(ge=0, le=20)] = Field(1.0, description="classifier-free guidance; 1: none")
     samples: Annotated[int, Field(ge=1, le=1000)] = 8
+    planar: bool = Field(True, description="measure in the two principal directions of a patch, not in all d")
+    edge_k: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="nearest cells measured for each in a patch")
+    edge_long: Annotated[int, Field(ge=0, le=1000)] = Field(16, description="other cells measured for each in a patch")
     reliability: bool = True
     min_support: Count = 2
     spread_max: Annotated[float, Field(gt=0)] = 0.5
@@ -176,6 +185,9 @@ class AssemblyConfig(_Stage):
     huber_delta: Annotated[float, Field(gt=0)] = 0.1
     anchor: Weight = 0.1
     solve_lr: Annotated[float, Field(gt=0)] = 1e-2
+    core_cells: Annotated[int, Field(ge=100)] = Field(
+        20_000, description="beyond this many cells, the others are laid on a solved core of this size"
+    )
     memory_gb: Annotated[float, Field(gt=0)] = Field(4.0, description="budget that decides one-shot or patches")
 
 
@@ -306,6 +318,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "expression": {  # Shared Encoder (Stage A)
             "n_genes": 10_000_000,  # section 2: all G shared genes
             "gene_weights": "none",
+            "min_detection": 0.0,
             "standardise": False,
             "thinning": False,
             "hidden": (512, 256),
@@ -383,6 +396,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "patch_overlap": 0.7,
             "min_overlap": 25,
             "steps": 600,
+            "planar": False,  # step 4: distances between rows of V_pred
             "sigma_start": 3.0,
             "samples": 1,
             "min_support": 2,

@@ -1,0 +1,94 @@
+"""Library-size normalisation, log1p, and standardisation of genes within a slide or a set of cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+#: (n, G) values: a dense array, or a scipy sparse matrix (which has no type stubs).
+Matrix: TypeAlias = Any
+#: Added to a standard deviation, so that a gene hardly expressed in one domain is not blown up.
+STD_FLOOR = 1e-2
+
+
+def log_normalise(counts: Matrix, target: float = 1e4) -> Matrix:
+    """Scale every profile to ``target`` counts in all and take log(1 + x).
+
+    Parameters
+    ----------
+    counts
+        Counts (..., G) as tensor or array, or (n, G) sparse. Not modified; an empty profile stays empty.
+    target
+        Library size after scaling.
+
+    Returns
+    -------
+    float32 of the same kind and shape; sparse stays sparse.
+    """
+    if isinstance(counts, Tensor):
+        counts = counts.float()
+        return torch.log1p(counts * (target / counts.sum(-1, keepdim=True).clamp_min(1.0)))
+    if sp.issparse(counts):
+        out = sp.csr_matrix(counts, dtype=np.float32, copy=True)
+        scale = target / np.maximum(out.sum(1, dtype=np.float64).A1, 1.0)
+        out.data *= np.repeat(scale, np.diff(out.indptr)).astype(np.float32)
+        np.log1p(out.data, out=out.data)
+        return out
+    dense = np.asarray(counts, dtype=np.float32)
+    return np.log1p(dense * (target / np.maximum(dense.sum(-1, keepdims=True), 1.0)))
+
+
+def dense(matrix: Matrix) -> Tensor:
+    """The matrix as a dense float32 tensor; call it on the rows of a batch, not on a data set."""
+    if isinstance(matrix, Tensor):
+        return matrix.float()
+    array = matrix.toarray() if sp.issparse(matrix) else matrix
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class Standardiser:
+    """Gene-wise ``(x - mean) / std``, with the statistics of one slide or one set of cells.
+
+    Slides and cells have their own gene scales (platform, depth), so each is standardised by itself.
+
+    Attributes
+    ----------
+    mean, std
+        (G,) float32; ``std`` already holds the floor that keeps silent genes from being blown up.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def fit(cls, x: Matrix) -> Standardiser:
+        """Statistics of ``x`` (..., G); a sparse matrix is not made dense."""
+        if sp.issparse(x):
+            mean = np.asarray(x.mean(0, dtype=np.float64)).ravel()
+            square = np.asarray(x.multiply(x).mean(0, dtype=np.float64)).ravel()
+            variance = np.maximum(square - mean**2, 0.0)
+            return cls._from_moments(torch.from_numpy(mean), torch.from_numpy(variance))
+        values = torch.as_tensor(x)
+        variance, average = torch.var_mean(
+            values, dim=tuple(range(values.ndim - 1)), correction=0
+        )  # (G,) each
+        return cls._from_moments(average, variance)
+
+    @classmethod
+    def identity(cls, n_genes: int) -> Standardiser:
+        """The standardiser that changes nothing (the paper's own input)."""
+        return cls(torch.zeros(n_genes), torch.ones(n_genes))
+
+    @classmethod
+    def _from_moments(cls, mean: Tensor, variance: Tensor) -> Standardiser:
+        return cls(mean.float(), variance.sqrt().float() + STD_FLOOR)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Standardise ``x`` (..., G)."""
+        return (x - self.mean) / self.std

@@ -1,0 +1,145 @@
+"""The gene panel: which shared genes are used, and how much place each carries (Moran's I)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.neighbors import NearestNeighbors
+
+from spatialgears.config import ExpressionConfig
+from spatialgears.errors import InputError
+from spatialgears.expression.normalise import Matrix, log_normalise
+
+logger = logging.getLogger(__name__)
+
+#: More shared genes than this is a whole transcriptome; a targeted panel is used as it was chosen.
+WHOLE_TRANSCRIPTOME = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Genes shared by slides and cells, those of highest mean Moran's I first.
+
+    Attributes
+    ----------
+    genes
+        (G,) names.
+    weights
+        (G,) float32 with mean square one: the square root of Moran's I, or ones.
+    morans_i
+        (G,) float64, mean over the slides.
+    """
+
+    genes: np.ndarray
+    weights: np.ndarray
+    morans_i: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.genes)
+
+
+def morans_i(counts: Matrix, coords: np.ndarray, *, n_neighbors: int = 6, raw: bool = True) -> np.ndarray:
+    """Moran's I of every gene on one slide, with equal weights on the nearest spots.
+
+    ``I = sum_i z_i mean_{j in N(i)} z_j / sum_i z_i^2`` with z the centred log-normalised expression.
+    Sparse input stays sparse: the centring is expanded, so the cost is ``n_neighbors`` sparse products.
+
+    Parameters
+    ----------
+    counts
+        (n, G) counts of one slide.
+    coords
+        (n, 2) places of its spots.
+    n_neighbors
+        Neighbours of each spot (6: a hexagonal ring).
+    raw
+        False if ``counts`` hold values that are normalised already.
+
+    Returns
+    -------
+    (G,) float64; 0 where a gene does not vary.
+    """
+    x = (log_normalise(counts) if raw else counts).astype(np.float64)
+    n = x.shape[0]
+    k = min(n_neighbors, n - 1)
+    neighbors = (
+        NearestNeighbors(n_neighbors=k).fit(coords).kneighbors(return_distance=False)
+    )  # (n, k), without self
+    mean = _column_sums(x) / n
+    cross = sum(_column_sums(_product(x, x[neighbors[:, j]])) for j in range(k)) / k
+    in_degree = np.bincount(neighbors.ravel(), minlength=n) / k  # how often each spot is a neighbour
+    cross -= mean * (x.T @ in_degree)
+    square = _column_sums(_product(x, x)) - n * mean**2
+    varies = square > 1e-9 * n
+    return np.where(varies, cross / np.where(varies, square, 1.0), 0.0)
+
+
+def _product(a: Matrix, b: Matrix) -> Matrix:
+    return a.multiply(b) if sp.issparse(a) else a * b
+
+
+def _column_sums(x: Matrix) -> np.ndarray:
+    return np.asarray(x.sum(0, dtype=np.float64)).ravel()
+
+
+def build_panel(
+    slides: Sequence[Matrix],
+    coords: Sequence[np.ndarray],
+    cells: Matrix,
+    *,
+    genes: np.ndarray,
+    config: ExpressionConfig,
+    raw: bool = True,
+) -> tuple[Panel, np.ndarray]:
+    """Choose and weight genes by the place they carry on the training slides.
+
+    On whole-transcriptome data, genes detected in at most ``config.min_detection`` of the observations (mean
+    over slides and cells) are left out first: their Moran's I is noise. So are genes of zero weight.
+
+    Parameters
+    ----------
+    slides, cells
+        Counts on the shared genes, (n_i, G) each.
+    coords
+        (n_i, 2) spot places, one array per slide.
+    genes
+        (G,) names of the shared genes.
+    config
+        ``n_genes``, ``gene_weights``, ``moran_neighbors``, ``min_detection``.
+    raw
+        False if the matrices hold values that are normalised already.
+
+    Returns
+    -------
+    The panel, and its columns (len(panel),) in ``genes``.
+    """
+    per_slide = [
+        morans_i(x, xy, n_neighbors=config.moran_neighbors, raw=raw)
+        for x, xy in zip(slides, coords, strict=True)
+    ]
+    moran = np.mean(per_slide, axis=0)
+    usable = np.ones(len(genes), dtype=bool)
+    if config.min_detection > 0 and len(genes) > WHOLE_TRANSCRIPTOME:
+        detection = np.mean([_column_sums(x != 0) / x.shape[0] for x in [*slides, cells]], axis=0)
+        usable &= detection > config.min_detection
+    if config.gene_weights == "moran":
+        usable &= moran > 0
+    if usable.sum() < 2:
+        raise InputError(
+            f"Of {len(genes)} shared genes only {usable.sum()} are detected often enough and vary in space.",
+            "Check that coordinates belong to the right spots and that .X (or the layer) holds counts.",
+        )
+    ranked = np.argsort(np.where(usable, -moran, np.inf), kind="stable")
+    columns = ranked[: min(config.n_genes, int(usable.sum()))]
+    weights = np.sqrt(moran[columns]) if config.gene_weights == "moran" else np.ones(len(columns))
+    weights = weights / np.sqrt(np.mean(weights**2))
+    logger.info(
+        "gene panel: %d of %d shared genes, Moran's I %.2f to %.2f",
+        len(columns), len(genes), moran[columns[0]], moran[columns[-1]],
+    )  # fmt: skip
+    panel = Panel(np.asarray(genes)[columns].astype(str), weights.astype(np.float32), moran[columns])
+    return panel, columns

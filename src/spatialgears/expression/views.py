@@ -1,0 +1,268 @@
+"""Random views of profiles: counts thinned to the depth of cells, normalised, standardised, genes weighted.
+
+A spot holds many cells and thousands of counts, a cell few. Binomial thinning turns a spot's counts into what
+would have been counted at a cell's depth, so that training sees profiles as noisy as the cells it will meet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from spatialgears.config import ExpressionConfig
+from spatialgears.engine import child_seed
+from spatialgears.expression.normalise import Matrix, Standardiser, dense, log_normalise
+from spatialgears.expression.panel import Panel
+
+logger = logging.getLogger(__name__)
+
+#: A bank of ready views is kept while it fits here; larger data are thinned as they are drawn.
+BANK_BYTES = 256 * 2**20
+MAX_VIEWS, MIN_VIEWS = 48, 4
+
+
+def thin(counts: np.ndarray, keep: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Binomial(counts, keep), element by element, as float32.
+
+    The first reads of every entry are kept or not one by one, which is several times faster than numpy's
+    binomial on the small counts that make up expression data.
+    """
+    out = np.zeros(len(counts), dtype=np.float32)
+    for read in range(8):
+        entries = np.flatnonzero(counts > read)
+        out[entries] += rng.random(len(entries), dtype=np.float32) < keep[entries]
+    entries = np.flatnonzero(counts > 8)
+    out[entries] += rng.binomial(counts[entries] - 8, keep[entries])
+    return out
+
+
+class Views:
+    """Views of the profiles of several groups (slides, or batches of cells), concatenated.
+
+    A view is thinned, log-normalised, standardised with its group's statistics over views, weighted by gene.
+    :class:`SpotViews` and :class:`CellViews` say how much of each profile is kept.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Matrix],
+        panel: Panel,
+        *,
+        config: ExpressionConfig,
+        seed: int,
+        raw: bool = True,
+        bank_bytes: int = BANK_BYTES,
+    ) -> None:
+        self.config, self.raw, self.thins = config, raw, config.thinning and raw
+        self.counts = sp.csr_matrix(sp.vstack([sp.csr_matrix(x) for x in groups]))
+        self.depths = np.asarray(self.counts.sum(1, dtype=np.float64)).ravel()
+        self.n_genes = len(panel)
+        edges = np.cumsum([0, *(x.shape[0] for x in groups)])
+        self.rows = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        self.group = torch.repeat_interleave(
+            torch.arange(len(groups)), torch.from_numpy(np.diff(edges))
+        )  # (n,)
+        self.weights = torch.from_numpy(panel.weights)
+        n_views = min(bank_bytes // (4 * self.counts.shape[0] * self.n_genes), MAX_VIEWS)
+        self.bank = self._fill_bank(n_views, seed) if self.thins and n_views >= MIN_VIEWS else None
+        standardisers = [self._statistics(g, seed) for g in range(len(groups))]
+        self.mean = torch.stack([s.mean for s in standardisers])  # (groups, G)
+        self.scale = torch.stack([self.weights / s.std for s in standardisers])  # (groups, G)
+        if self.bank is not None:
+            for g, rows in enumerate(self.rows):
+                self.bank[:, rows].sub_(self.mean[g]).mul_(self.scale[g])
+
+    def draw(self, index: Tensor, generator: torch.Generator, *, augment: bool = False) -> Tensor:
+        """A fresh random view of each profile.
+
+        Parameters
+        ----------
+        index
+            Profiles (...,), long.
+        generator
+            Decides the views; nothing else does.
+        augment
+            Add the paper's gene dropout, scale jitter and noise (section 3.1) to the thinned view. Where
+            there is no thinning these alone make the view, whatever ``augment`` says.
+
+        Returns
+        -------
+        (..., G) float32.
+        """
+        if self.bank is not None:
+            x = self.bank[torch.randint(len(self.bank), index.shape, generator=generator), index]
+            return (
+                self._standardised(self._augmented(self._log_values(x, index), generator), index)
+                if augment
+                else x
+            )
+        rows = index.flatten().numpy()
+        if self.thins:
+            thinned = self._thinned(rows, int(torch.randint(2**62, (), generator=generator)))
+            x = dense(thinned).view(*index.shape, self.n_genes)
+            return self._standardised(self._augmented(x, generator) if augment else x, index)
+        x = dense(self._normalised(self.counts[rows])).view(*index.shape, self.n_genes)
+        return self._standardised(self._augmented(x, generator), index)
+
+    def clean(self) -> Tensor:
+        """The profiles as measured (n, G): not thinned, standardised with their own statistics, weighted."""
+        parts = []
+        for rows in self.rows:
+            x = self._normalised(self.counts[rows])
+            parts.append(self._fit(x)(dense(x)).mul_(self.weights))
+        return torch.cat(parts)
+
+    def _keep(self, depths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """The share of counts kept in a view of profiles of these depths (n,)."""
+        raise NotImplementedError
+
+    def _thinned(self, rows: np.ndarray | slice, seed: int) -> Matrix:
+        rng = np.random.default_rng(seed)
+        x = self.counts[rows]
+        keep = np.repeat(self._keep(self.depths[rows], rng), np.diff(x.indptr))  # (nnz,)
+        data = thin(x.data.astype(np.int64), keep.astype(np.float32), rng)
+        return log_normalise(sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape))
+
+    def _fill_bank(self, n_views: int, seed: int) -> Tensor:
+        bank = torch.empty(n_views, *self.counts.shape)
+        for view in range(n_views):
+            bank[view] = dense(self._thinned(slice(None), child_seed(seed, "view", view)))
+        return bank
+
+    def _statistics(self, group: int, seed: int) -> Standardiser:
+        if self.bank is not None:
+            return self._fit(self.bank[:, self.rows[group]])
+        if self.thins:
+            rows = np.arange(self.rows[group].start, self.rows[group].stop)
+            sample = np.tile(rows, 1 + 5000 // len(rows))  # several views of each profile of a small group
+            return self._fit(self._thinned(sample, child_seed(seed, "statistics", group)))
+        return self._fit(self._normalised(self.counts[self.rows[group]]))
+
+    def _fit(self, x: Matrix) -> Standardiser:
+        return Standardiser.fit(x) if self.config.standardise else Standardiser.identity(self.n_genes)
+
+    def _normalised(self, x: Matrix) -> Matrix:
+        return log_normalise(x) if self.raw else x.astype(np.float32)
+
+    def _standardised(self, x: Tensor, index: Tensor) -> Tensor:
+        group = self.group[index]
+        return x.sub(self.mean[group]).mul_(self.scale[group])
+
+    def _log_values(self, x: Tensor, index: Tensor) -> Tensor:
+        group = self.group[index]
+        return x.div(self.scale[group]).add_(self.mean[group])
+
+    def _augmented(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """The paper's views (section 3.1, appendix): gene dropout, multiplicative scale jitter, noise.
+
+        ``x`` (..., G) holds log-normalised values, whose scale is jittered in linear space, or values of
+        unknown scale, which are multiplied as they are.
+        """
+        config = self.config
+        if config.view_jitter > 0:
+            factor = 1 + config.view_jitter * (2 * torch.rand(*x.shape[:-1], 1, generator=generator) - 1)
+            x = torch.log1p(factor * torch.expm1(x)) if self.raw else factor * x
+        if config.view_dropout > 0:
+            x = x * (torch.rand(x.shape, generator=generator) >= config.view_dropout)
+        if config.view_noise > 0:
+            x = x + config.view_noise * torch.randn(x.shape, generator=generator)
+        return x
+
+
+class SpotViews(Views):
+    """Thinned, normalised, per-slide standardised, gene-weighted views of all spots (slides concatenated).
+
+    Parameters
+    ----------
+    slides
+        Counts on the panel, (n_i, G) each.
+    depths
+        (n_cells,) total counts of the cells on the panel; a view of a spot is thinned to a random one.
+    panel
+        The genes and their weights.
+    config
+        ``thinning``, ``thin_min``, ``standardise``, ``view_dropout``, ``view_noise``, ``view_jitter``.
+    seed
+        Decides the bank of precomputed views.
+    raw
+        False if ``slides`` hold values that are normalised already: thinning is then impossible, and views
+        are made with the paper's augmentations.
+    bank_bytes
+        Memory for precomputed views; data too large for it are thinned as they are drawn.
+    """
+
+    def __init__(
+        self,
+        slides: Sequence[Matrix],
+        depths: np.ndarray,
+        panel: Panel,
+        *,
+        config: ExpressionConfig,
+        seed: int,
+        raw: bool = True,
+        bank_bytes: int = BANK_BYTES,
+    ) -> None:
+        self.cell_depths = np.asarray(depths, dtype=np.float64)
+        self.cell_depths = self.cell_depths[self.cell_depths > 0]
+        if config.thinning and not raw:
+            logger.warning(
+                "the slides hold normalised values, not counts: spots cannot be thinned to cell depth; "
+                "views use gene dropout, scale jitter and noise instead. Raw counts give better places."
+            )
+        super().__init__(slides, panel, config=config, seed=seed, raw=raw, bank_bytes=bank_bytes)
+
+    @property
+    def n_spots(self) -> int:
+        """Spots of all slides."""
+        return self.counts.shape[0]
+
+    def _keep(self, depths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        target = rng.choice(self.cell_depths, len(depths))
+        return np.minimum(target / np.maximum(depths, 1), 1) * rng.uniform(
+            self.config.thin_min, 1, len(depths)
+        )
+
+
+class CellViews(Views):
+    """The same for cells (batches concatenated), thinned mildly: by a factor from [cell_thin_min, 1]."""
+
+    def _keep(self, depths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return rng.uniform(self.config.cell_thin_min, 1, len(depths))
+
+
+def cell_features(
+    cells: Matrix,
+    panel: Panel,
+    config: ExpressionConfig,
+    *,
+    standardiser: Standardiser | None = None,
+    raw: bool = True,
+) -> tuple[Tensor, Standardiser]:
+    """What cells look like to stage C: log-normalised, standardised as one set, genes weighted.
+
+    Parameters
+    ----------
+    cells
+        Counts on the panel (n, G).
+    panel, config
+        As for the spots.
+    standardiser
+        Statistics of the set the cells belong to; fitted on ``cells`` if None. Fit it once on all cells
+        (sparse) and pass it on to work through a large set in parts.
+    raw
+        False if ``cells`` hold values that are normalised already.
+
+    Returns
+    -------
+    (n, G) float32 features, and the standardiser.
+    """
+    x = log_normalise(cells) if raw else cells
+    if standardiser is None:
+        standardiser = Standardiser.fit(x) if config.standardise else Standardiser.identity(len(panel))
+    return standardiser(dense(x)) * torch.from_numpy(panel.weights), standardiser

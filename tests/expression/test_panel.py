@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.neighbors import kneighbors_graph
+
+from spatialgears.config import ExpressionConfig
+from spatialgears.errors import InputError
+from spatialgears.expression.normalise import log_normalise
+from spatialgears.expression.panel import build_panel, morans_i
+
+
+def _build(tiny, **values):
+    return build_panel(
+        tiny.slides, tiny.coords, tiny.cells, genes=tiny.genes, config=ExpressionConfig(**values)
+    )
+
+
+def test_morans_i_is_its_formula(tiny):
+    counts, coords = tiny.slides[0], tiny.coords[0]
+    z = log_normalise(counts).toarray().astype(float)
+    z -= z.mean(0)
+    weights = kneighbors_graph(coords, 6).toarray() / 6
+    expected = (z * (weights @ z)).sum(0) / (z**2).sum(0)
+    np.testing.assert_allclose(morans_i(counts, coords), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(morans_i(counts.toarray(), coords), expected, rtol=1e-4, atol=1e-5)
+    given = log_normalise(counts)
+    np.testing.assert_allclose(morans_i(given, coords, raw=False), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_morans_i_of_a_constant_gene_is_zero():
+    coords = np.random.default_rng(0).uniform(size=(30, 2))
+    assert morans_i(np.full((30, 2), 4.0), coords, raw=False).tolist() == [0.0, 0.0]
+
+
+def test_panel_ranks_genes_by_place_and_weights_have_mean_square_one(tiny):
+    panel, columns = _build(tiny, n_genes=20)
+    assert len(panel) == 20
+    assert (tiny.genes[columns] == panel.genes).all()
+    assert (np.diff(panel.morans_i) <= 0).all()
+    assert not {f"g{i}" for i in range(30, 40)} & set(panel.genes)
+    np.testing.assert_allclose(np.mean(panel.weights**2), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        panel.weights[0] / panel.weights[9], np.sqrt(panel.morans_i[0] / panel.morans_i[9]), 1e-5
+    )
+
+
+def test_paper_panel_keeps_every_gene_at_equal_weight(tiny):
+    panel, columns = _build(tiny, gene_weights="none", min_detection=0.0)
+    assert sorted(columns) == list(range(40))
+    assert (panel.weights == 1).all()
+
+
+def test_rare_genes_leave_a_whole_transcriptome_only(tiny):
+    rare = sp.csr_matrix(
+        np.where(np.arange(90)[:, None] == 3, 5.0, np.zeros((90, 1100)))
+    )  # in one spot alone
+    slide = sp.hstack([tiny.slides[0], rare]).tocsr()
+    cells = sp.hstack([tiny.cells, sp.csr_matrix((150, 1100))]).tocsr()
+    genes = np.array([f"g{i}" for i in range(1140)])
+    config = ExpressionConfig(gene_weights="none", n_genes=2000)
+    panel, _ = build_panel([slide], tiny.coords[:1], cells, genes=genes, config=config)
+    assert set(panel.genes) == {f"g{i}" for i in range(40)}
+
+
+def test_no_gene_with_place_is_an_error_that_teaches(tiny):
+    constant = sp.csr_matrix(np.ones((90, 5)))
+    with pytest.raises(InputError, match="only 0 are detected often enough and vary in space"):
+        build_panel(
+            [constant], tiny.coords[:1], constant, genes=np.arange(5).astype(str), config=ExpressionConfig()
+        )
