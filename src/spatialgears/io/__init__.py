@@ -1,0 +1,247 @@
+"""Data in, data out: one ``read`` for every format, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spatialgears.errors import InputError
+from spatialgears.io.tables import is_table, read_coordinates, read_counts
+from spatialgears.io.tenx import is_matrix_folder, is_space_ranger, read_matrix_folder, read_space_ranger
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+__all__ = ["read", "write_h5ad"]
+
+log = logging.getLogger(__name__)
+
+FORMATS = (
+    ".h5ad, .zarr (AnnData or SpatialData), 10x .h5, a folder with a 10x matrix.mtx, "
+    "a Space Ranger output folder, .csv or .tsv (also .gz) counts"
+)
+
+
+def read(
+    path: str | Path,
+    *,
+    layer: str | None = None,
+    genes: str | None = None,
+    coordinates: str | Path | Sequence[str] | None = None,
+    table: str | None = None,
+    transpose: bool = False,
+    backed: bool = False,
+) -> AnnData:
+    """Read spots or cells from any of the supported formats.
+
+    Parameters
+    ----------
+    path
+        ``.h5ad``; ``.zarr`` (AnnData or SpatialData); a 10x ``.h5``; a folder with a 10x ``matrix.mtx``;
+        a Space Ranger output folder (spots in tissue only); ``.csv`` or ``.tsv`` counts, also gzipped.
+    layer
+        Take these values as ``.X``: a key of ``.layers``, or ``"raw"`` for ``.raw``.
+    genes
+        Column of ``.var`` to name genes by, e.g. ``"gene_ids"``.
+    coordinates
+        A table (barcode, x, y) on disk, or the names of two columns of ``.obs``.
+    table
+        Which table of a SpatialData store to take, where it has several.
+    transpose
+        The table of counts has genes in rows. Found out by itself where ``coordinates`` is a table.
+    backed
+        Leave the matrix of an ``.h5ad`` on disk; it is read in chunks when needed.
+
+    Returns
+    -------
+    AnnData
+        Coordinates, where known, in ``.obsm["spatial"]``. Sparse matrices stay sparse.
+    """
+    path = _existing(path)
+    positions = None
+    if isinstance(coordinates, str | Path):
+        coordinates = _existing(coordinates)
+        with _reading(coordinates, "a table of coordinates"):
+            positions = read_coordinates(coordinates)
+    if is_table(path):
+        with _reading(path, "a table of counts"):
+            adata = read_counts(
+                path, transpose=transpose, names=None if positions is None else positions.index
+            )
+    else:
+        adata = _read_binary(path, table=table, backed=backed)
+    if layer is not None:
+        adata = _take_layer(adata, layer, path)
+    if genes is not None:
+        if genes not in adata.var:
+            raise InputError(
+                f"{path}: .var has no column {genes!r}; it has {_listed(adata.var.columns)}.",
+                "Name one of these columns, or none to keep the names there are.",
+            )
+        adata.var_names = adata.var[genes].astype(str).to_numpy()
+    if positions is not None:
+        _attach(adata, positions.reindex(adata.obs_names).to_numpy(), f"{coordinates} (for {path})")
+    elif coordinates is not None and not isinstance(coordinates, str | Path):
+        missing = [name for name in coordinates if name not in adata.obs]
+        if missing or len(coordinates) != 2:
+            raise InputError(
+                f"{path}: expected two columns of .obs as coordinates, found {list(coordinates)}; "
+                f".obs has {_listed(adata.obs.columns)}.",
+                "Name two of these columns, x first.",
+            )
+        _attach(adata, adata.obs[list(coordinates)].to_numpy(), str(path))
+    return adata
+
+
+def write_h5ad(adata: AnnData, path: str | Path) -> None:
+    """Write a whole ``.h5ad`` or nothing: a temporary file in the same folder, then renamed over ``path``.
+
+    ``adata`` is left as it is: strings are not made categorical in place, a backed object keeps its own file.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".h5ad")
+    os.close(handle)
+    try:
+        whole = adata.to_memory() if adata.isbacked else adata
+        whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
+    import anndata
+
+    if path.is_dir():
+        if path.suffix == ".zarr" or any(
+            (path / name).exists() for name in (".zgroup", ".zattrs", "zarr.json")
+        ):
+            with _reading(path, "a zarr store"):
+                return _read_zarr(path, table)
+        if is_space_ranger(path):
+            with _reading(path, "a Space Ranger folder"):
+                return read_space_ranger(path)
+        if is_matrix_folder(path):
+            with _reading(path, "a 10x matrix folder"):
+                return read_matrix_folder(path)
+    elif path.suffix == ".h5ad":
+        with _reading(path, "an .h5ad file"):
+            return anndata.read_h5ad(path, backed="r" if backed else None)
+    elif path.suffix == ".h5":
+        import scanpy  # slow to import: only where needed
+
+        with _reading(path, "a 10x .h5 file"):
+            return scanpy.read_10x_h5(path)
+    elif path.name.endswith((".mtx", ".mtx.gz")):
+        with _reading(path, "a 10x matrix folder"):
+            return read_matrix_folder(path.parent, matrix=path)
+    raise InputError(f"{path} is in no format that is known here; expected {FORMATS}.", _inside(path))
+
+
+def _read_zarr(path: Path, table: str | None) -> AnnData:
+    import anndata
+    import zarr
+
+    store = zarr.open_group(str(path), mode="r")
+    room = next((name for name in ("tables", "table") if name in store and "obs" not in store), None)
+    if room is None:
+        return anndata.read_zarr(str(path))
+    names = sorted(entry.name for entry in (path / room).iterdir() if entry.is_dir())
+    if table not in names if table else len(names) != 1:
+        raise InputError(
+            f"{path} is a SpatialData store with the tables {_listed(names)}; "
+            + (f"there is none called {table!r}." if table else "expected exactly one."),
+            "Choose one: read(path, table=...).",
+        )
+    return anndata.read_zarr(str(path / room / (table or names[0])))
+
+
+def _take_layer(adata: AnnData, layer: str, path: Path) -> AnnData:
+    from anndata import AnnData
+
+    from spatialgears.validate.counts import values_of
+
+    values, var = values_of(adata, layer, str(path))
+    if hasattr(values, "to_memory"):
+        values = values.to_memory()
+    return AnnData(X=values, obs=adata.obs, var=var, obsm=dict(adata.obsm), uns=dict(adata.uns))
+
+
+def _attach(adata: AnnData, coords: np.ndarray, where: str) -> None:
+    try:
+        coords = coords.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{where}: coordinates must be numbers, found {coords[0]}.", "Name numeric columns."
+        ) from None
+    missing = adata.obs_names[np.isnan(coords).any(axis=1)]
+    if len(missing):
+        raise InputError(
+            f"{where}: {len(missing):,} of {adata.n_obs:,} observations have no coordinates, "
+            f"e.g. {_listed(missing, 3)}.",
+            "Use the same barcodes in both, or leave out the observations without a place.",
+        )
+    adata.obsm["spatial"] = coords
+
+
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn a reader's failure into an error that names the file; repeated names are judged by validation."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
+            yield
+    except InputError:
+        raise
+    except ImportError as error:
+        raise InputError(
+            f"{path} is {kind}, and {error.name}, which reads it, is not installed.",
+            "Run: pip install 'spatialgears[formats]'",
+        ) from error
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"{path} could not be read as {kind}: {reason}",
+            "Is the file complete, and what its name says it is?",
+        ) from error
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path).expanduser()
+    if not path.exists():
+        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+        raise InputError(f"There is no file or folder {path}.", f"Check the path. {_inside(folder)}")
+    return path
+
+
+def _inside(path: Path) -> str:
+    if not path.is_dir():
+        return f"Convert it, for example with anndata's write_h5ad, to one of: {FORMATS}."
+    names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    return f"The folder {path} holds {_listed(names) if names else 'nothing'}."
+
+
+def _listed(names: object, most: int = 12) -> str:
+    items = [str(name) for name in names]  # type: ignore[attr-defined]
+    return (
+        ", ".join(items[:most]) + (f", ... ({len(items):,} in all)" if len(items) > most else "")
+    ) or "none"

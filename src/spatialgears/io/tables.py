@@ -1,0 +1,131 @@
+"""Counts and coordinates as text tables (CSV or TSV, also gzipped)."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+#: Rows of a counts table held dense at one time.
+CHUNK = 1000
+
+#: Columns known to hold coordinates, x first; tried in this order, whatever the case.
+PAIRS = (
+    ("pxl_col_in_fullres", "pxl_row_in_fullres"),
+    ("x", "y"),
+    ("x_centroid", "y_centroid"),
+    ("pixel_x", "pixel_y"),
+    ("imagecol", "imagerow"),
+    ("coord_x", "coord_y"),
+    ("array_col", "array_row"),
+)
+POSITIONS = ["barcode", "in_tissue", "array_row", "array_col", "pxl_row_in_fullres", "pxl_col_in_fullres"]
+
+
+def is_table(path: Path) -> bool:
+    """Whether the name of the file is that of a text table."""
+    return path.is_file() and path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
+
+
+def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnData:
+    """A table of counts as sparse AnnData; ``names`` of observations, where known, tell rows from columns."""
+    from anndata import AnnData
+
+    separator, lines = _head(path)
+    if len(lines) < 2 or len(lines[1]) < 2:
+        raise InputError(
+            f"{path}: expected a header and rows of a name and counts, found {len(lines)} lines.",
+            "Check the file.",
+        )
+    columns = lines[0][-(len(lines[1]) - 1) :]  # the header may lack the corner, as R writes it
+    chunks = pd.read_csv(path, sep=separator, header=None, skiprows=1, dtype={0: str}, chunksize=CHUNK)
+    rows: list[str] = []
+    blocks = []
+    for chunk in chunks:
+        rows.extend(chunk[0])
+        blocks.append(sparse.csr_matrix(chunk.iloc[:, 1:].to_numpy(np.float32)))
+    counts = sparse.vstack(blocks, format="csr")
+    if names is not None:
+        transpose = len(names.intersection(columns)) > len(names.intersection(rows))
+    if transpose:
+        counts, rows, columns = counts.T.tocsr(), columns, rows
+    return AnnData(counts, obs=pd.DataFrame(index=rows), var=pd.DataFrame(index=columns))
+
+
+def read_coordinates(path: Path) -> pd.DataFrame:
+    """A table of names, x and y; columns are found by their names, or are the only two with numbers."""
+    if path.suffix == ".parquet":
+        frame = pd.read_parquet(path)
+    else:
+        separator, lines = _head(path)
+        bare = len(lines) > 0 and all(_is_number(value) for value in lines[0][1:])
+        frame = pd.read_csv(path, sep=separator, header=None if bare else 0, dtype={0: str} if bare else None)
+        if bare and frame.shape[1] == len(POSITIONS):
+            frame.columns = POSITIONS
+    frame = frame.set_index(frame.columns[0])
+    frame.index = frame.index.astype(str)
+    if frame.index.has_duplicates:
+        again = frame.index[frame.index.duplicated()]
+        raise InputError(
+            f"{path}: {len(again):,} names occur twice, e.g. {again[0]}.", "Give each one place."
+        )
+    return frame[_xy(frame, path)].set_axis(["x", "y"], axis=1)
+
+
+def read_positions(path: Path) -> pd.DataFrame:
+    """Space Ranger's positions of spots: CSV with a header (from 2.0) or without, parquet (Visium HD)."""
+    if path.suffix == ".parquet":
+        frame = pd.read_parquet(path)
+    else:
+        _, lines = _head(path)
+        bare = "barcode" not in lines[0]
+        frame = pd.read_csv(path, header=None if bare else 0, names=POSITIONS if bare else None)
+    lacking = [name for name in POSITIONS if name not in frame]
+    if lacking:
+        raise InputError(
+            f"{path}: expected the columns {', '.join(POSITIONS)}; {', '.join(lacking)} are missing.",
+            "Use the file as Space Ranger wrote it.",
+        )
+    return frame.set_index(frame["barcode"].astype(str))
+
+
+def _head(path: Path) -> tuple[str, list[list[str]]]:
+    """The separator and the fields of the first two lines."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", newline="") as file:
+        lines = list(itertools.islice(file, 2))
+    separator = max(",\t;", key=lines[0].count) if lines else ","
+    return separator, list(csv.reader(lines, delimiter=separator))
+
+
+def _xy(frame: pd.DataFrame, path: Path) -> list[str]:
+    by_name = {str(name).lower(): name for name in frame.columns}
+    for pair in PAIRS:
+        if all(name in by_name for name in pair):
+            return [by_name[name] for name in pair]
+    numeric = list(frame.select_dtypes("number").columns)
+    if len(numeric) != 2:
+        raise InputError(
+            f"{path}: expected a column of names, then x and y; found {', '.join(map(str, frame.columns))}.",
+            "Name the two columns with coordinates x and y.",
+        )
+    return numeric
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""Folders as the 10x pipelines write them: sparse matrix folders and Space Ranger output."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spatialgears.errors import InputError
+from spatialgears.io.tables import read_positions
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+log = logging.getLogger(__name__)
+
+_POSITIONS = ("tissue_positions.csv", "tissue_positions_list.csv", "tissue_positions.parquet")
+_MATRICES = ("filtered_feature_bc_matrix", "raw_feature_bc_matrix")
+
+
+def is_matrix_folder(folder: Path) -> bool:
+    """Whether the folder holds a ``matrix.mtx``, perhaps gzipped, perhaps with a prefix."""
+    return bool(_matrices(folder))
+
+
+def is_space_ranger(folder: Path) -> bool:
+    """Whether the folder is, or holds, what Space Ranger writes."""
+    return any(
+        (root / name).is_dir() for root in (folder, folder / "outs") for name in ("spatial", "binned_outputs")
+    )
+
+
+def read_matrix_folder(folder: Path, *, matrix: Path | None = None) -> AnnData:
+    """Matrix, features and barcodes, gene expression only."""
+    import scanpy
+
+    found = [matrix] if matrix else _matrices(folder)
+    if len(found) > 1:
+        raise InputError(
+            f"{folder} holds {len(found)} matrices: {', '.join(path.name for path in found)}.",
+            "Name one of these files instead of the folder.",
+        )
+    prefix = found[0].name.split("matrix.mtx")[0]
+    return scanpy.read_10x_mtx(folder, make_unique=False, prefix=prefix or None)
+
+
+def read_space_ranger(folder: Path) -> AnnData:
+    """Counts of the spots in tissue; ``obsm["spatial"]`` in pixels of the full image, column first."""
+    import scanpy
+
+    root = folder / "outs" if (folder / "outs").is_dir() else folder
+    bins = sorted(path.name for path in (root / "binned_outputs").glob("square_*"))
+    if bins and not (root / "spatial" / _POSITIONS[0]).exists():
+        raise InputError(
+            f"{folder} is Visium HD with the bins {', '.join(bins)}.",
+            f"Choose one, e.g. {root / 'binned_outputs' / bins[-1]}",
+        )
+    places = next((path for name in _POSITIONS if (path := root / "spatial" / name).exists()), None)
+    if places is None:
+        raise InputError(
+            f"{root / 'spatial'} has no positions of spots; expected {' or '.join(_POSITIONS)}.",
+            "Copy the positions file of the Space Ranger output there.",
+        )
+    source = next((path for name in _MATRICES for path in _candidates(root, name)), None)
+    if source is None:
+        raise InputError(
+            f"{root} has no counts; expected {_MATRICES[0]}.h5 or the folder {_MATRICES[0]}.",
+            "Copy it there from the Space Ranger output.",
+        )
+    adata = read_matrix_folder(source) if source.is_dir() else scanpy.read_10x_h5(source)
+    positions = read_positions(places).reindex(adata.obs_names)
+    unknown = positions["in_tissue"].isna()
+    if unknown.any():
+        raise InputError(
+            f"{places}: {unknown.sum():,} of {adata.n_obs:,} barcodes are missing, e.g. {unknown.idxmax()}.",
+            "Take counts and positions from the same Space Ranger run.",
+        )
+    adata.obs[["in_tissue", "array_row", "array_col"]] = positions[
+        ["in_tissue", "array_row", "array_col"]
+    ].astype(int)
+    adata.obsm["spatial"] = positions[["pxl_col_in_fullres", "pxl_row_in_fullres"]].to_numpy(float)
+    inside = (adata.obs["in_tissue"] == 1).to_numpy()
+    if not inside.all():
+        log.info("%s: %d of %d spots are in tissue and kept", folder, inside.sum(), adata.n_obs)
+        adata = adata[inside].copy()
+    return adata
+
+
+def _candidates(root: Path, name: str) -> list[Path]:
+    """The matrix called ``name``, as a file (perhaps with a sample's prefix) or a folder."""
+    return [*sorted(root.glob(f"*{name}.h5")), *([root / name] if (root / name).is_dir() else [])]
+
+
+def _matrices(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*matrix.mtx"), *folder.glob("*matrix.mtx.gz")])

@@ -1,0 +1,260 @@
+"""Inputs are judged before any work: :func:`validate_inputs` gives clean arrays, or says what is wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from spatialgears.errors import InputError
+from spatialgears.validate import coordinates as places
+from spatialgears.validate import counts as values
+from spatialgears.validate import genes as names_of
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+__all__ = ["ValidInputs", "validate_inputs"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ValidInputs:
+    """Inputs that passed every check, as arrays on one list of genes.
+
+    Attributes
+    ----------
+    slides, cells
+        CSR float32 (n, G): new matrices, free to be changed. ``cells`` is None where none were given.
+    coords
+        Per slide, float64 (n, 2), in the slide's own units.
+    genes
+        Names of the G shared genes, sorted.
+    kind
+        ``"counts"``, or ``"normalised"`` where the user accepted values that are not.
+    forms
+        What each input's values look like, slides first, then cells: counts, linear, log or scaled.
+    obs_names, spot_names
+        Names of the cells (N,), and per slide of the spots.
+    empty_cells, empty_spots
+        Masks of those without a single count in the shared genes; nothing is known of their place.
+    unsupported_cells
+        Mask of cells most of whose expression lies in genes that no slide shows.
+    warnings
+        What is odd but can be worked with, in words.
+    """
+
+    slides: list[sparse.csr_matrix]
+    coords: list[np.ndarray]
+    cells: sparse.csr_matrix | None
+    genes: np.ndarray
+    kind: Literal["counts", "normalised"]
+    forms: list[values.Form]
+    obs_names: np.ndarray
+    spot_names: list[np.ndarray]
+    empty_cells: np.ndarray
+    empty_spots: list[np.ndarray]
+    unsupported_cells: np.ndarray
+    warnings: list[str] = field(default_factory=list)
+
+
+def validate_inputs(
+    slides: Sequence[AnnData] | AnnData,
+    cells: AnnData | None = None,
+    *,
+    layer: str | None = None,
+    spatial_key: str = "spatial",
+    normalised: bool = False,
+    min_genes: int = 20,
+    min_spots: int = 30,
+    names: Sequence[str] | None = None,
+) -> ValidInputs:
+    """Check slides and cells, and bring them to one list of genes. The inputs are not modified.
+
+    Parameters
+    ----------
+    slides, cells
+        Spots with coordinates, and cells without; in memory (dense, sparse, views) or backed.
+    layer
+        Where the counts are: None for ``.X``, a key of ``.layers``, or ``"raw"``.
+    spatial_key
+        Key of ``.obsm`` with the coordinates of spots.
+    normalised
+        Accept values that are not counts.
+    min_genes, min_spots
+        Fewer shared genes, or fewer spots on a slide, are refused.
+    names
+        What to call each input in messages, slides first; default "slide 1", ..., "the cells".
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong, each with what was expected, found and to be done.
+    """
+    slides = [slides] if hasattr(slides, "obsm") else list(slides)
+    everything = [*slides, *([] if cells is None else [cells])]
+    names = list(names or [*(f"slide {i + 1}" for i in range(len(slides))), "the cells"])
+    _check_types(everything, len(slides), names)
+    problems: list[InputError] = []
+    warnings: list[str] = []
+
+    coords = [np.empty((0, 2))] * len(slides)
+    for i, slide in enumerate(slides):
+        with _collect(problems):
+            places.check_size(slide.n_obs, min_spots, names[i])
+            coords[i], notes = places.coordinates_of(slide, spatial_key, names[i])
+            places.check_spread(coords[i], names[i])
+            warnings += notes + places.check_distinct(coords[i], names[i])
+
+    sources: list[Any] = []
+    inputs: list[names_of.Genes] = []
+    for adata, name in zip(everything, names, strict=False):
+        with _collect(problems):
+            matrix, var = values.values_of(adata, layer, name)
+            sources.append(matrix)
+            inputs.append(names_of.Genes(name, var, adata.obs_names))
+            note = names_of.check_unique(inputs[-1])
+            warnings += [note] if note else []
+    _raise(problems)
+    genes = names_of.shared_genes(inputs, min_genes)
+    warnings += names_of.warn_few_shared(inputs, len(genes))
+
+    counts: list[sparse.csr_matrix] = []
+    for adata, matrix, one in zip(everything, sources, inputs, strict=True):
+        with _collect(problems):
+            counts.append(_read_values(matrix, one, genes))
+            warnings += _judge(counts[-1], adata, one.name, genes, normalised=normalised)
+    _raise(problems)
+    return _assemble(counts, coords, everything, genes, normalised=normalised, names=names, warnings=warnings)
+
+
+def _assemble(
+    counts: list[sparse.csr_matrix],
+    coords: list[np.ndarray],
+    inputs: list[AnnData],
+    genes: np.ndarray,
+    *,
+    normalised: bool,
+    names: Sequence[str],
+    warnings: list[str],
+) -> ValidInputs:
+    empty = [values.empty_rows(one) for one in counts]
+    n_slides = len(coords)
+    for mask, name in zip(empty, names, strict=False):
+        if mask.any():
+            warnings.append(
+                f"{name}: {mask.sum():,} of {len(mask):,} have no counts in the {len(genes):,} shared genes; "
+                "nothing is known of their place."
+            )
+    has_cells = len(counts) > n_slides
+    unsupported = np.zeros(counts[-1].shape[0] if has_cells else 0, dtype=bool)
+    if has_cells:
+        unsupported = _unsupported(counts[:n_slides], counts[-1])
+        if unsupported.any():
+            warnings.append(
+                f"{names[n_slides]}: {unsupported.sum():,} of {len(unsupported):,} have most of their "
+                "expression in genes that no slide shows; they lie outside what the slides can place."
+            )
+        if inputs[-1].obs_names.has_duplicates:
+            warnings.append(
+                f"{names[n_slides]}: names of cells repeat; results can be matched by order only."
+            )
+    for text in warnings:
+        log.info("%s", text)
+    return ValidInputs(
+        slides=counts[:n_slides],
+        coords=coords,
+        cells=counts[-1] if has_cells else None,
+        genes=genes,
+        kind="normalised" if normalised else "counts",
+        forms=[values.form_of(one) for one in counts],
+        obs_names=np.asarray(inputs[-1].obs_names if has_cells else [], dtype=str),
+        spot_names=[np.asarray(one.obs_names, dtype=str) for one in inputs[:n_slides]],
+        empty_cells=empty[-1] if has_cells else np.zeros(0, dtype=bool),
+        empty_spots=empty[:n_slides],
+        unsupported_cells=unsupported,
+        warnings=warnings,
+    )
+
+
+def _check_types(inputs: Sequence[object], n_slides: int, names: Sequence[str]) -> None:
+    from anndata import AnnData
+
+    if not n_slides:
+        raise InputError("Expected at least one slide, found none.", "Give slides=[...] (--st).")
+    for one, name in zip(inputs, names, strict=False):
+        if not isinstance(one, AnnData):
+            raise InputError(
+                f"{name}: expected an AnnData, found {type(one).__name__}.",
+                "Read files first: sg.read(path).",
+            )
+        if one.n_obs == 0:
+            raise InputError(f"{name}: there are no observations.", "Check how it was filtered.")
+
+
+def _read_values(matrix: Any, one: names_of.Genes, genes: np.ndarray) -> sparse.csr_matrix:
+    try:
+        return values.to_csr(
+            matrix, one.var.index.get_indexer(genes) if one.var.index.is_unique else _first(one, genes)
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{one.name}: the values are not numbers ({error}).", "Convert them to numbers."
+        ) from error
+
+
+def _first(one: names_of.Genes, genes: np.ndarray) -> np.ndarray:
+    """Positions of genes among names of which some others repeat."""
+    alone = ~one.var.index.duplicated(keep=False)
+    return np.flatnonzero(alone)[one.var.index[alone].get_indexer(genes)]
+
+
+def _judge(
+    counts: sparse.csr_matrix, adata: AnnData, name: str, genes: np.ndarray, *, normalised: bool
+) -> list[str]:
+    """Refuse values that cannot be used; describe those that can but are odd."""
+    values.check_finite(counts, genes, name)
+    if normalised:
+        return [f"{name}: {values.describe(counts)}; taken as normalised values, as you said."]
+    values.check_not_negative(counts, genes, name)
+    values.check_whole(counts, name, values.whole_elsewhere(adata))
+    if values.looks_binned(counts):
+        return [
+            f"{name}: whole numbers spread evenly up to {counts.data.max():g}: ranks or bins, not counts? "
+            "If so, say normalised=True (--normalised)."
+        ]
+    return []
+
+
+def _unsupported(slides: list[sparse.csr_matrix], cells: sparse.csr_matrix) -> np.ndarray:
+    """Cells with more than half of their expression in genes that no slide shows (N,)."""
+    seen = np.sum([np.asarray(abs(slide).sum(axis=0)).ravel() for slide in slides], axis=0) > 0  # (G,)
+    size = abs(cells)
+    total, supported = (
+        np.asarray(size.sum(axis=1)).ravel(),
+        np.asarray(size @ seen.astype(np.float32)).ravel(),
+    )
+    return supported < 0.5 * total
+
+
+@contextmanager
+def _collect(problems: list[InputError]) -> Iterator[None]:
+    """Keep a problem and go on, so that the user hears of all of them at once."""
+    try:
+        yield
+    except InputError as error:
+        problems.append(error)
+
+
+def _raise(problems: list[InputError]) -> None:
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        text = "\n".join(f"- {problem}" for problem in problems)
+        raise InputError(f"{len(problems)} things in the input cannot be used:\n{text}")

@@ -1,0 +1,95 @@
+"""Coordinates of spots: there, two-dimensional, finite, spread over a plane, and enough of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+#: A slide whose thin direction is below this share of its long one is a line.
+FLATNESS = 1e-3
+
+
+def coordinates_of(adata: AnnData, key: str, name: str) -> tuple[np.ndarray, list[str]]:
+    """The coordinates (n, 2), float64, and warnings; refuses the missing, not finite and not planar."""
+    if key not in adata.obsm:
+        keys = ", ".join(map(repr, adata.obsm)) or "empty"
+        raise InputError(
+            f"{name}: expected coordinates of spots in .obsm[{key!r}]; .obsm has {keys}, "
+            f".obs has {', '.join(map(str, adata.obs.columns[:12])) or 'no columns'}.",
+            "Set spatial_key= (--spatial-key) to the right key, or give read(path, coordinates=) "
+            "(--coordinates): a table of barcode, x, y, or two columns of .obs.",
+        )
+    try:
+        coords = np.array(adata.obsm[key], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name}: .obsm[{key!r}] must hold numbers: {error}.",
+            "Convert the coordinates to floating point.",
+        ) from None
+    coords, warnings = _planar(coords, key, name)
+    bad = ~np.isfinite(coords).all(axis=1)
+    if bad.any():
+        raise InputError(
+            f"{name}: {bad.sum():,} of {len(coords):,} spots have NaN or infinite coordinates, "
+            f"e.g. {adata.obs_names[int(np.argmax(bad))]}.",
+            "Leave these spots out, or give them their places.",
+        )
+    return coords, warnings
+
+
+def check_size(n_spots: int, min_spots: int, name: str) -> None:
+    """Refuse a slide with too few spots to learn a geometry from."""
+    if n_spots < min_spots:
+        raise InputError(
+            f"{name}: expected at least {min_spots} spots, found {n_spots}.",
+            "Use a larger slide or leave this one out: it is too small to learn a geometry from.",
+        )
+
+
+def check_spread(coords: np.ndarray, name: str) -> None:
+    """Refuse spots that all lie in one point or on one line."""
+    spread = np.linalg.svd(coords - coords.mean(axis=0), compute_uv=False)  # (2,)
+    if spread[0] == 0:
+        raise InputError(f"{name}: all spots have the same coordinates.", "Give each spot its own place.")
+    if spread[1] < FLATNESS * spread[0]:
+        raise InputError(
+            f"{name}: expected spots in a plane, found a line (width / length {spread[1] / spread[0]:.1e}).",
+            "Check that x and y are two different columns, and not row numbers.",
+        )
+
+
+def check_distinct(coords: np.ndarray, name: str) -> list[str]:
+    """Warn of spots that share a place; refuse a slide where most do."""
+    repeated = len(coords) - len(np.unique(coords, axis=0))
+    if not repeated:
+        return []
+    what = f"{name}: {repeated:,} of {len(coords):,} spots lie exactly on another"
+    if repeated > 0.5 * len(coords):
+        raise InputError(
+            f"{what}; expected one place for each.",
+            "If the file holds several sections or samples, split it and give each as its own slide.",
+        )
+    return [f"{what}; does the file hold several sections? Split it, if so."]
+
+
+def _planar(coords: np.ndarray, key: str, name: str) -> tuple[np.ndarray, list[str]]:
+    if coords.ndim == 2 and coords.shape[1] == 2:
+        return coords, []
+    if coords.ndim == 2 and coords.shape[1] == 3:
+        if np.ptp(coords[:, 2]) == 0:
+            return coords[:, :2], [
+                f"{name}: the third coordinate is {coords[0, 2]:g} everywhere and left out."
+            ]
+        raise InputError(
+            f"{name}: expected two coordinates in .obsm[{key!r}], found three, and the third varies.",
+            "Give each section (each z) as its own slide with its x and y.",
+        )
+    raise InputError(
+        f"{name}: expected .obsm[{key!r}] of shape (spots, 2), found {coords.shape}.", "Keep x and y only."
+    )

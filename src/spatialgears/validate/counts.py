@@ -1,0 +1,180 @@
+"""Values of expression: where they lie, that they are numbers, and what kind of numbers they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+#: What values look like: whole counts; normalised but linear; log-transformed; scaled (negative values).
+Form = Literal["counts", "linear", "log", "scaled"]
+
+#: Entries of a matrix on disk that are read at one time.
+CHUNK_ENTRIES = 50_000_000
+
+_WORDS = {
+    "linear": "normalised but not log-transformed",
+    "log": "log-transformed",
+    "scaled": "scaled (centred)",
+}
+
+
+def values_of(adata: AnnData, layer: str | None, name: str) -> tuple[Any, pd.DataFrame]:
+    """The matrix asked for and its genes: ``.X``, a key of ``.layers``, or ``"raw"`` for ``.raw``."""
+    if layer is None or layer == "X":
+        if adata.X is not None:
+            return adata.X, adata.var
+        problem = f"{name}: .X is empty"
+    elif layer in adata.layers:
+        return adata.layers[layer], adata.var
+    elif layer == "raw" and adata.raw is not None:
+        return adata.raw.X, adata.raw.var
+    else:
+        problem = f"{name}: there is no layer {layer!r}"
+    raise InputError(
+        f"{problem}; available are {_available(adata)}.", "Pass layer= (--layer) with one of these."
+    )
+
+
+def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
+    """The given columns, in that order, as a new float32 CSR matrix; files are read in chunks."""
+    if sparse.issparse(values):
+        chosen = sparse.csr_matrix(
+            values.tocsc()[:, columns] if values.format != "csr" else values[:, columns]
+        )
+    elif getattr(values, "format", None) == "csc":  # a CSC file gives columns cheaply, rows dearly
+        step = max(1, CHUNK_ENTRIES // max(values.shape[0], 1))
+        wanted, position = np.unique(columns, return_inverse=True)
+        blocks = [
+            values[:, start : start + step][:, wanted[(wanted >= start) & (wanted < start + step)] - start]
+            for start in range(0, values.shape[1], step)
+        ]
+        chosen = sparse.csr_matrix(sparse.hstack(blocks, format="csc")[:, position])
+    elif isinstance(values, np.ndarray):
+        chosen = sparse.csr_matrix(np.asarray(values)[:, columns])
+    else:
+        step = max(1, CHUNK_ENTRIES // max(values.shape[1], 1))
+        blocks = [
+            sparse.csr_matrix(values[start : start + step])[:, columns]
+            for start in range(0, values.shape[0], step)
+        ]
+        chosen = sparse.vstack(blocks, format="csr")
+    chosen = chosen.astype(np.float32)  # always a copy of the indexed block, never the caller's arrays
+    chosen.sum_duplicates()
+    chosen.eliminate_zeros()
+    return chosen
+
+
+def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str) -> None:
+    """Refuse NaN and infinite values."""
+    bad = ~np.isfinite(counts.data)
+    if bad.any():
+        kinds = [
+            word for word, found in (("NaN", np.isnan), ("infinite", np.isinf)) if found(counts.data).any()
+        ]
+        raise InputError(
+            f"{name}: expected finite values, found {bad.sum():,} that are {' or '.join(kinds)}, "
+            f"e.g. {_example(counts, bad, genes)}.",
+            "Start again from the raw counts, or replace what is missing by zero if that is what it means.",
+        )
+
+
+def check_not_negative(counts: sparse.csr_matrix, genes: np.ndarray, name: str) -> None:
+    """Refuse negative values where counts are expected."""
+    bad = counts.data < 0
+    if bad.any():
+        raise InputError(
+            f"{name}: expected counts, found {bad.sum():,} negative values (smallest {counts.data.min():g}), "
+            f"e.g. {_example(counts, bad, genes)}. They look scaled.",
+            "Give raw counts (another layer?), or accept scaled values with normalised=True (--normalised).",
+        )
+
+
+def check_whole(counts: sparse.csr_matrix, name: str, available: str) -> None:
+    """Refuse values that are not whole where counts are expected, and say what they look like."""
+    fractional = counts.data != np.round(counts.data)
+    if fractional.any():
+        raise InputError(
+            f"{name}: expected raw counts (whole numbers), found {fractional.mean():.0%} fractional values, "
+            f"e.g. {', '.join(f'{value:.4g}' for value in counts.data[fractional][:3])}; {describe(counts)}. "
+            f"Available: {available}.",
+            "Give the layer with raw counts (layer=, --layer), or accept these values with normalised=True "
+            "(--normalised); without counts, depth cannot be matched and results are weaker.",
+        )
+
+
+def form_of(counts: sparse.csr_matrix) -> Form:
+    """What the values look like."""
+    if not counts.nnz or (counts.data.min() >= 0 and bool((counts.data == np.round(counts.data)).all())):
+        return "counts"
+    if counts.data.min() < 0:
+        return "scaled"
+    if _constant(counts.sum(axis=1)):
+        return "linear"
+    return "log" if counts.data.max() < 20 else "linear"
+
+
+def describe(counts: sparse.csr_matrix) -> str:
+    """The form of the values in words, with the library size they were brought to where that shows."""
+    form = form_of(counts)
+    if form == "counts":
+        return "they look like counts"
+    words = f"they look {_WORDS[form]}"
+    totals = np.asarray((counts.expm1() if form == "log" else counts).sum(axis=1))
+    if form != "scaled" and _constant(totals):
+        words += f", at {float(np.median(totals)):,.4g} counts each"
+    return words
+
+
+def looks_binned(counts: sparse.csr_matrix) -> bool:
+    """Whole numbers spread evenly up to their maximum, as ranks or quantile bins are and counts are not."""
+    if not counts.nnz or counts.data.max() < 20:
+        return False
+    low, high = np.quantile(counts.data[:1_000_000], [0.25, 0.75])
+    return bool(high - low > 0.4 * counts.data.max())
+
+
+def empty_rows(counts: sparse.csr_matrix) -> np.ndarray:
+    """Which rows have no value but zero (n,)."""
+    return np.diff(counts.indptr) == 0
+
+
+def _constant(totals: np.ndarray) -> bool:
+    """Whether most rows have the same total: the middle 80% within 1%."""
+    low, middle, high = np.quantile(np.asarray(totals), [0.1, 0.5, 0.9])
+    return bool(middle > 0 and high - low < 0.01 * middle)
+
+
+def _available(adata: AnnData) -> str:
+    names = [*([".X"] if adata.X is not None else []), *(f"layer {name!r}" for name in adata.layers)]
+    return ", ".join([*names, *(["'raw' (.raw)"] if adata.raw is not None else [])]) or "nothing"
+
+
+def _example(counts: sparse.csr_matrix, bad: np.ndarray, genes: np.ndarray) -> str:
+    entry = int(np.flatnonzero(bad)[0])
+    row = int(np.searchsorted(counts.indptr, entry, side="right")) - 1
+    return f"{counts.data[entry]:g} in row {row}, gene {genes[counts.indices[entry]]}"
+
+
+def whole_elsewhere(adata: AnnData) -> str:
+    """Where else this object has values, and which of these are whole numbers."""
+    places = {f"layer {name!r}": values for name, values in adata.layers.items()}
+    if adata.raw is not None:
+        places["'raw' (.raw)"] = adata.raw.X
+    described = [
+        f"{name}{' (whole numbers)' if _is_whole(values) else ''}" for name, values in places.items()
+    ]
+    return ", ".join(described) or "no other layer"
+
+
+def _is_whole(values: Any) -> bool:
+    some = values[:200]
+    data = some.data if sparse.issparse(some) else np.asarray(some)
+    return bool((data >= 0).all() and (data == np.round(data)).all())

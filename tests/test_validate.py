@@ -1,0 +1,377 @@
+from __future__ import annotations
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from spatialgears.errors import InputError
+from spatialgears.validate import counts as counts_module
+from spatialgears.validate import validate_inputs
+from spatialgears.validate.counts import describe, form_of, to_csr
+
+GENES = [f"GENE{i}" for i in range(60)]
+
+
+def make(n=50, *, genes=GENES, seed=0, places=True, kind=sparse.csr_matrix) -> ad.AnnData:
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rng.gamma(0.5, 4, len(genes)), (n, len(genes))).astype(np.float32)
+    counts[:, 0] += 1  # nobody is empty
+    adata = ad.AnnData(kind(counts), obs=pd.DataFrame(index=[f"o{i}" for i in range(n)]))
+    adata.var_names = list(genes)
+    if places:
+        adata.obsm["spatial"] = rng.uniform(0, 10, (n, 2))
+    return adata
+
+
+def renamed(adata: ad.AnnData, names) -> ad.AnnData:
+    out = adata.copy()
+    out.var_names = list(names)
+    return out
+
+
+def with_value(adata: ad.AnnData, value: float) -> ad.AnnData:
+    out = adata.copy()
+    dense = out.X.toarray()
+    dense[3, 7] = value
+    out.X = sparse.csr_matrix(dense)
+    return out
+
+
+@pytest.fixture
+def slide() -> ad.AnnData:
+    return make(seed=1)
+
+
+@pytest.fixture
+def cells() -> ad.AnnData:
+    return make(80, seed=2, places=False)
+
+
+# ---- what is given back
+
+
+def test_shared_genes_in_one_order(slide, cells):
+    other = make(40, genes=GENES[::-1][:50], seed=3)
+    valid = validate_inputs([slide, other], cells)
+    assert list(valid.genes) == sorted(set(GENES[10:]))
+    for matrix, adata in zip([*valid.slides, valid.cells], [slide, other, cells], strict=True):
+        assert matrix.format == "csr" and matrix.dtype == np.float32
+        np.testing.assert_array_equal(matrix.toarray(), adata[:, valid.genes].X.toarray())
+    np.testing.assert_array_equal(valid.coords[1], other.obsm["spatial"])
+    assert valid.coords[0].dtype == np.float64
+    assert valid.kind == "counts" and valid.forms == ["counts"] * 3
+    assert list(valid.obs_names) == list(cells.obs_names)
+    assert list(valid.spot_names[1]) == list(other.obs_names)
+    assert not valid.empty_cells.any() and not valid.unsupported_cells.any()
+
+
+def test_cells_are_optional_and_one_slide_needs_no_list(slide):
+    valid = validate_inputs(slide)
+    assert valid.cells is None and len(valid.slides) == 1 and len(valid.obs_names) == 0
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csc_matrix, sparse.csr_array, np.asarray])
+def test_every_kind_of_matrix_gives_the_same(slide, cells, kind):
+    same = slide.copy()
+    same.X = kind(slide.X.toarray())
+    expected = validate_inputs(slide, cells)
+    found = validate_inputs(same, cells)
+    assert (expected.slides[0] != found.slides[0]).nnz == 0
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize(
+    "kind", [sparse.coo_matrix, np.matrix, sparse.csc_array, lambda x: x.astype(np.int64)]
+)
+def test_columns_of_any_matrix(slide, kind):
+    dense = slide.X.toarray()
+    chosen = np.array([5, 2, 59, 0])
+    out = to_csr(kind(dense), chosen)
+    assert isinstance(out, sparse.csr_matrix)
+    np.testing.assert_array_equal(out.toarray(), dense[:, chosen])
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csc_matrix, np.asarray])
+def test_backed_files_are_read_in_chunks(slide, cells, tmp_path, monkeypatch, kind):
+    expected = validate_inputs(slide, cells)
+    slide.X = kind(slide.X.toarray())
+    slide.write_h5ad(tmp_path / "a.h5ad")
+    backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    monkeypatch.setattr(counts_module, "CHUNK_ENTRIES", 7 * 60)  # seven rows at a time
+    found = validate_inputs(backed, cells)
+    assert (expected.slides[0] != found.slides[0]).nnz == 0
+    assert backed.isbacked
+    backed.file.close()
+
+
+def test_views_work_and_inputs_are_not_changed(slide, cells):
+    slide.X.data[:3] = 0  # stored zeros: cleaned in the copy only
+    view, before = slide[10:45], slide.copy()
+    valid = validate_inputs(view, cells)
+    assert view.is_view and valid.slides[0].shape[0] == 35
+    valid.slides[0].data[:] = -1
+    valid.coords[0][:] = -1
+    np.testing.assert_array_equal(slide.X.data, before.X.data)
+    np.testing.assert_array_equal(slide.X.indices, before.X.indices)
+    np.testing.assert_array_equal(slide.obsm["spatial"], before.obsm["spatial"])
+
+
+def test_whole_input_is_copied_too(slide):
+    slide = slide[:, sorted(GENES)].copy()
+    validate_inputs(slide).slides[0].data[:] = -1
+    assert slide.X.min() >= 0
+
+
+# ---- coordinates
+
+
+def test_no_coordinates(slide, cells):
+    slide.obsm["X_pca"] = slide.obsm.pop("spatial")
+    slide.obs["x_um"] = 0.0
+    with pytest.raises(InputError, match=r"slide 1: expected coordinates .*'X_pca', \.obs has x_um") as error:
+        validate_inputs(slide, cells)
+    assert "--coordinates" in error.value.advice
+
+
+def test_another_key_and_data_frames(slide, cells):
+    slide.obsm["place"] = pd.DataFrame(slide.obsm.pop("spatial"), index=slide.obs_names, columns=["x", "y"])
+    assert validate_inputs(slide, cells, spatial_key="place").coords[0].shape == (50, 2)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_coordinates_that_are_not_finite(slide, value):
+    slide.obsm["spatial"][4, 1] = value
+    with pytest.raises(InputError, match=r"1 of 50 spots have NaN or infinite coordinates, e\.g\. o4"):
+        validate_inputs(slide)
+
+
+def test_three_coordinates(slide):
+    flat = np.c_[slide.obsm["spatial"], np.full(50, 3.0)]
+    slide.obsm["spatial"] = flat
+    valid = validate_inputs(slide)
+    assert valid.coords[0].shape == (50, 2) and "third coordinate is 3 everywhere" in valid.warnings[0]
+    slide.obsm["spatial"] = flat + np.arange(50)[:, None]
+    with pytest.raises(InputError, match="found three, and the third varies"):
+        validate_inputs(slide)
+    slide.obsm["spatial"] = flat[:, :1]
+    with pytest.raises(InputError, match=r"shape \(spots, 2\), found \(50, 1\)"):
+        validate_inputs(slide)
+
+
+def test_coordinates_on_a_line_or_in_a_point(slide):
+    slide.obsm["spatial"] = np.outer(np.arange(50.0), [1, 2])
+    with pytest.raises(InputError, match="found a line"):
+        validate_inputs(slide)
+    slide.obsm["spatial"] = np.ones((50, 2))
+    with pytest.raises(InputError, match="same coordinates"):
+        validate_inputs(slide)
+
+
+def test_repeated_coordinates(slide):
+    slide.obsm["spatial"][:5] = slide.obsm["spatial"][5:10]
+    assert any("5 of 50 spots lie exactly on another" in text for text in validate_inputs(slide).warnings)
+    slide.obsm["spatial"] = np.repeat(slide.obsm["spatial"][:10], 5, axis=0)
+    with pytest.raises(InputError, match="45 of 50 spots lie exactly on another"):
+        validate_inputs(slide)
+
+
+def test_slide_too_small(slide):
+    with pytest.raises(InputError, match="slide 1: expected at least 30 spots, found 29"):
+        validate_inputs(slide[:29])
+    assert validate_inputs(slide[:29], min_spots=20).slides[0].shape[0] == 29
+
+
+# ---- genes
+
+
+def test_repeated_gene_names_are_refused(slide, cells):
+    slide = renamed(slide, ["GENE1", *GENES[1:]])
+    with pytest.warns(UserWarning, match="not unique"):
+        slide = slide.copy()
+    with pytest.raises(InputError, match=r"1 gene names occur more than once, e\.g\. GENE1"):
+        validate_inputs(slide, cells)
+
+
+def test_a_few_repeated_names_in_a_transcriptome_are_left_out():
+    names = [f"G{i}" for i in range(1000)]
+    slide, cells = make(genes=names), make(genes=names, seed=5, places=False)
+    slide.var_names = ["G1", *names[1:]]
+    valid = validate_inputs(slide, cells)
+    assert "G1" not in valid.genes and len(valid.genes) == 998
+    assert any("ambiguous and left out" in text for text in valid.warnings)
+    np.testing.assert_array_equal(
+        valid.slides[0].toarray(), slide.X.toarray()[:, [names.index(g) for g in valid.genes]]
+    )
+
+
+def symbols_in_a_column(adata):
+    adata = renamed(adata, [f"ENSG{i:011d}" for i in range(60)])
+    adata.var["feature_name"] = pd.Categorical(GENES)
+    return adata
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cause"),
+    [
+        (lambda a: renamed(a, [f"ENSG{i:011d}" for i in range(60)]), "by Ensembl identifiers"),
+        (symbols_in_a_column, r"\.var\['feature_name'\] \(60 in common\)"),
+        (lambda a: renamed(a, [name.capitalize() for name in GENES]), "differ in case"),
+        (lambda a: renamed(a, [f"{name}.{i % 9}" for i, name in enumerate(GENES)]), "version suffixes"),
+        (lambda a: renamed(a, [str(i) for i in range(60)]), "numbers for gene names"),
+        (lambda a: renamed(a, [f"other{i}" for i in range(60)]), "same species and annotation"),
+    ],
+)
+def test_gene_names_that_do_not_meet(slide, cells, spoil, cause):
+    with pytest.raises(InputError, match=cause) as error:
+        validate_inputs(slide, spoil(cells))
+    assert "at least 20 genes shared by all inputs, found 0" in error.value.problem
+    assert "slide 1 has 60 genes: GENE0, GENE1" in error.value.problem
+    assert f"the cells has 60 genes: {spoil(cells).var_names[0]}" in error.value.problem
+
+
+def test_a_transposed_table_is_recognised(slide):
+    cells = ad.AnnData(sparse.csr_matrix(np.ones((60, 70), np.float32)))
+    cells.obs_names, cells.var_names = GENES, [f"cell{i}" for i in range(70)]
+    with pytest.raises(InputError, match="genes in rows"):
+        validate_inputs(slide, cells)
+
+
+def test_too_few_shared_genes(slide, cells):
+    with pytest.raises(InputError, match="at least 20 genes shared by all inputs, found 19"):
+        validate_inputs(slide, cells[:, :19])
+    assert len(validate_inputs(slide, cells[:, :19], min_genes=10).genes) == 19
+
+
+def test_a_small_overlap_is_odd():
+    names = [f"G{i}" for i in range(500)]
+    slide, cells = make(genes=names), make(genes=[*names[:30], *(f"H{i}" for i in range(470))], places=False)
+    assert any("Only 30 genes are shared, 6.0%" in text for text in validate_inputs(slide, cells).warnings)
+
+
+# ---- values
+
+
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_values_that_are_not_finite(slide, cells, value, word, normalised):
+    with pytest.raises(InputError, match=rf"the cells: .* found 1 that are {word}, .* row 3, gene GENE7"):
+        validate_inputs(slide, with_value(cells, value), normalised=normalised)
+
+
+def test_negative_values(slide, cells):
+    with pytest.raises(
+        InputError, match=r"found 1 negative values \(smallest -2\), e\.g\. -2 in row 3, gene GENE7"
+    ):
+        validate_inputs(slide, with_value(cells, -2))
+    scaled = validate_inputs(slide, with_value(cells, -2), normalised=True)
+    assert scaled.kind == "normalised" and scaled.forms == ["counts", "scaled"]
+
+
+def normalise(adata, *, log):
+    out = adata.copy()
+    x = adata.X.toarray()
+    x = x / x.sum(1, keepdims=True) * 1e4
+    out.X = sparse.csr_matrix(np.log1p(x) if log else x)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [(True, "log-transformed, at 1e.04 counts each"), (False, "normalised but not log-transformed")],
+)
+def test_normalised_values_are_recognised_and_accepted_when_said(slide, cells, log, words):
+    cells.layers["raw_counts"] = cells.X.copy()
+    cells = normalise(cells, log=log)
+    with pytest.raises(InputError, match=rf"{words}.*'raw_counts' \(whole numbers\)") as error:
+        validate_inputs(slide, cells)
+    assert "--normalised" in error.value.advice
+    valid = validate_inputs(slide, cells, normalised=True)
+    assert valid.kind == "normalised" and valid.forms == ["counts", "log" if log else "linear"]
+    assert any("taken as normalised" in text for text in valid.warnings)
+
+
+def test_forms():
+    assert form_of(sparse.csr_matrix(np.eye(3))) == "counts"
+    assert form_of(sparse.csr_matrix((3, 3))) == "counts"
+    assert form_of(sparse.csr_matrix(np.array([[0.5, 96.0], [3.2, 1.0]]))) == "linear"
+    assert "counts" in describe(sparse.csr_matrix(np.eye(3)))
+
+
+def test_bins_that_look_like_counts_are_odd(slide, cells):
+    bins = cells.copy()
+    bins.X = sparse.csr_matrix(np.random.default_rng(0).integers(0, 101, cells.shape).astype(np.float32))
+    assert any("ranks or bins" in text for text in validate_inputs(slide, bins).warnings)
+    assert not any("ranks or bins" in text for text in validate_inputs(slide, cells).warnings)
+
+
+def test_wrong_layer(slide, cells):
+    slide.layers["counts"] = slide.X.copy()
+    with pytest.raises(
+        InputError, match=r"slide 1: there is no layer 'cuonts'; available are \.X, layer 'counts'"
+    ):
+        validate_inputs(slide, layer="cuonts")
+    with pytest.raises(InputError, match="the cells: there is no layer 'counts'"):
+        validate_inputs(slide, cells, layer="counts")
+    slide.layers["counts"] = slide.layers["counts"] * 2
+    assert validate_inputs(slide, layer="counts").slides[0].sum() == 2 * slide.X.sum()
+
+
+def test_raw_as_a_layer(slide):
+    slide.raw = slide
+    small = slide[:, :30].copy()
+    assert len(validate_inputs(small, layer="raw").genes) == 60
+
+
+def test_no_values_at_all(slide):
+    bare = ad.AnnData(obs=slide.obs, var=slide.var, obsm={"spatial": slide.obsm["spatial"]})
+    with pytest.raises(InputError, match=r"\.X is empty; available are nothing"):
+        validate_inputs(bare)
+
+
+def test_empty_cells_and_spots_are_kept_and_marked(slide, cells):
+    for adata, rows in ((slide, [2]), (cells, [0, 7])):
+        dense = adata.X.toarray()
+        dense[rows] = 0
+        adata.X = sparse.csr_matrix(dense)
+    valid = validate_inputs(slide, cells)
+    assert valid.cells.shape[0] == 80 and list(np.flatnonzero(valid.empty_cells)) == [0, 7]
+    assert list(np.flatnonzero(valid.empty_spots[0])) == [2]
+    assert any("the cells: 2 of 80 have no counts" in text for text in valid.warnings)
+    assert not valid.unsupported_cells.any()
+
+
+def test_cells_that_no_slide_supports(slide, cells):
+    x = slide.X.toarray()
+    x[:, 40:] = 0
+    slide.X = sparse.csr_matrix(x)
+    strange = cells.X.toarray()
+    strange[5, :40] = 0
+    strange[5, 40:] = 3
+    cells.X = sparse.csr_matrix(strange)
+    valid = validate_inputs(slide, cells)
+    assert valid.unsupported_cells[5] and valid.unsupported_cells.sum() < 10
+    assert any("genes that no slide shows" in text for text in valid.warnings)
+
+
+# ---- the whole
+
+
+def test_all_problems_are_told_at_once(slide, cells):
+    other = make(10)
+    del slide.obsm["spatial"]
+    with pytest.raises(InputError) as error:
+        validate_inputs([slide, other], cells, names=["a.h5ad", "b.h5ad", "c.h5ad"])
+    assert "a.h5ad: expected coordinates" in str(error.value) and "b.h5ad: expected at least" in str(
+        error.value
+    )
+
+
+def test_what_is_not_anndata(slide, cells):
+    with pytest.raises(InputError, match="at least one slide"):
+        validate_inputs([], cells)
+    with pytest.raises(InputError, match=r"slide 1: expected an AnnData, found str.\n.*sg\.read"):
+        validate_inputs(["a.h5ad"], cells)
+    with pytest.raises(InputError, match="there are no observations"):
+        validate_inputs(slide, cells[:0])
