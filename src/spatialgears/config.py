@@ -112,6 +112,9 @@ class GeometryConfig(_Stage):
     angle_bins: Annotated[int, Field(ge=0, le=256)] = 8
     knn: Annotated[int, Field(ge=2, le=128)] = 15
     landmarks: Annotated[int, Field(ge=0, le=1024)] = 16
+    reference: Annotated[int, Field(ge=16, le=65536)] = Field(
+        256, description="points that carry the local graphs of the denoiser; larger sets use a random subset"
+    )
     sigma_min: Annotated[float, Field(gt=0)] = Field(0.02, description="in units of sigma_data,resid")
     sigma_max: Annotated[float, Field(gt=0)] = Field(5.0, description="in units of sigma_data,resid")
     curriculum: tuple[Annotated[float, Field(gt=0)], ...] = Field(
@@ -124,7 +127,7 @@ class GeometryConfig(_Stage):
     gram_scale: Weight = 0.5
     nca: Weight = 0.3
     nca_temperature: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="tau_NCA; 0: the squared median distance to the 10th neighbour of each batch"
+        0.0, description="tau_NCA; 0: the squared median distance to the last of the neighbours, for each miniset"
     )
     nca_neighbors: Annotated[int, Field(ge=1, le=128)] = 10
     local_scale: Weight = 0.0
@@ -135,11 +138,21 @@ class GeometryConfig(_Stage):
     overlap_shape: Weight = 0.0
     overlap_scale: Weight = 0.0
     overlap_kl: Weight = 0.0
-    gram_sigma_gate: Annotated[float, Field(gt=0)] = Field(1.0, description="Gram and NCA losses apply below it")
-    overlap_sigma_gate: Annotated[float, Field(gt=0)] = Field(1.0, description="overlap losses apply below it")
+    gram_sigma_gate: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Gram, NCA and local scale losses of the refiner apply below this many sigma_data,resid"
+    )
+    overlap_sigma_gate: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="overlap losses apply below this many sigma_data,resid"
+    )
     # training
     steps: Count = 1500
-    refiner_steps: Annotated[int, Field(ge=0)] = 0
+    refiner_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="steps of the refiner alone, after the generator; 0: both are trained jointly"
+    )
+    crossfit: Annotated[int, Field(ge=0, le=20)] = Field(
+        0, description="folds of spots for out-of-fold residuals, which the refiner is fitted on; 0: none"
+    )
+    crossfit_steps: Count = Field(500, description="training steps of each fold's generator")
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
     lr: Annotated[float, Field(gt=0, le=1)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.05
@@ -153,6 +166,8 @@ class GeometryConfig(_Stage):
     def _divides(self) -> Self:
         if self.width % self.heads:
             raise ValueError(f"heads must divide width = {self.width}, found {self.heads}")
+        if self.crossfit == 1 or (self.crossfit and not self.refiner_steps):
+            raise ValueError(f"crossfit must be 0, or at least 2 with refiner_steps > 0; found {self.crossfit}")
         return self
 
 
@@ -188,6 +203,7 @@ class AssemblyConfig(_Stage):
     core_cells: Annotated[int, Field(ge=100)] = Field(
         20_000, description="beyond this many cells, the others are laid on a solved core of this size"
     )
+    extend_rounds: Annotated[int, Field(ge=1, le=100)] = Field(3, description="patches each of these others joins")
     memory_gb: Annotated[float, Field(gt=0)] = Field(4.0, description="budget that decides one-shot or patches")
 
 
@@ -365,6 +381,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "angle_bins": 8,
             "knn": 15,
             "landmarks": 16,
+            "reference": 384,  # silent: the largest miniset
             "gram": 1.0,
             "gram_scale": 0.5,
             "nca": 1.0,

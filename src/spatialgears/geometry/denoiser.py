@@ -1,0 +1,108 @@
+"""The score network F_omega: ISABs with per-block FiLM, self-conditioning, local geometry (section 3.4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spatialgears.config import GeometryConfig
+from spatialgears.geometry.attention import ISAB, MAB, mlp, pointwise
+from spatialgears.geometry.local import LocalGeometry, take
+from spatialgears.supervision.targets import centre
+
+FREQUENCIES = 16  # of the noise embedding
+
+
+class LocalGraph(nn.Module):
+    """One round of messages along the kNN graph, with offsets and binned distances as edge features."""
+
+    def __init__(self, dim: int, config: GeometryConfig, inner: int = 32) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.width)
+        self.own, self.other = nn.Linear(config.width, inner), nn.Linear(config.width, inner, bias=False)
+        self.offset = nn.Linear(dim, inner, bias=False)
+        self.distance = nn.Embedding(config.distance_bins, inner) if config.distance_bins else None
+        self.out = nn.Linear(inner, config.width)
+
+    def forward(self, h: Tensor, local: LocalGeometry) -> Tensor:
+        """Points (B, n, c) that have heard from their neighbours."""
+        normed = self.norm(h)
+        message = take(self.other(normed), local.neighbour) + self.own(normed).unsqueeze(
+            2
+        )  # (B, n, k, inner)
+        message = message + self.offset(local.offset.to(h.dtype))
+        if self.distance is not None:
+            message = message + self.distance(local.distance_bin)
+        weight = local.valid.unsqueeze(-1).to(h.dtype)
+        mean = (nn.functional.silu(message) * weight).sum(2) / weight.sum(2).clamp_min(1)
+        return h + self.out(mean)
+
+
+class DenoiserBlock(nn.Module):
+    """FiLM by the noise level, messages from neighbours, a look at the landmarks, a look at the whole set."""
+
+    def __init__(self, dim: int, config: GeometryConfig) -> None:
+        super().__init__()
+        self.film = nn.Linear(config.width, 2 * config.width)
+        self.graph = LocalGraph(dim, config)
+        self.landmarks = MAB(config.width, config.heads) if config.landmarks else None
+        biased = config.landmarks and config.distance_bins
+        self.bias = nn.Embedding(config.distance_bins, config.heads) if biased else None
+        self.isab = ISAB(config.width, config.heads, config.inducing)
+
+    def forward(self, h: Tensor, noise: Tensor, local: LocalGeometry, mask: Tensor | None) -> Tensor:
+        """Points (B, n, c) under the noise embedding (B, c)."""
+        scale, shift = self.film(noise).unsqueeze(1).chunk(2, dim=-1)  # (B, 1, c) each
+        h = self.graph(h * (1 + scale) + shift, local)
+        if self.landmarks is not None:
+            bias = (
+                None if self.bias is None else self.bias(local.landmark_bin).permute(0, 3, 1, 2)
+            )  # (B, heads, n, L)
+            h = self.landmarks(h, take(h, local.landmark), local.landmark_mask, bias)
+        return self.isab(h, mask)
+
+
+class Denoiser(nn.Module):
+    """F_omega(c_in U; c_noise, H): the raw network inside the EDM preconditioning.
+
+    Beside the scaled noisy input it sees the context H, V_base (in residual mode, whose frame the residual
+    lives in), its own previous estimate (self-conditioning) and the local geometry of the current layout.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, dim: int, config: GeometryConfig) -> None:
+        super().__init__()
+        width = config.width
+        sees = 2 * dim + width + config.angle_bins + (dim if config.self_conditioning else 0)
+        self.register_buffer(
+            "frequencies", torch.pi * 2.0 ** torch.linspace(-2, 4, FREQUENCIES), persistent=False
+        )
+        self.embed_noise = nn.Sequential(mlp(2 * FREQUENCIES, width, width), nn.SiLU())
+        self.no_context = nn.Parameter(torch.zeros(width)) if config.cfg_dropout else None
+        self.project = nn.Linear(sees, width)
+        self.blocks = nn.ModuleList(DenoiserBlock(dim, config) for _ in range(config.denoiser_blocks))
+        self.norm, self.head = nn.LayerNorm(width), mlp(width, width, dim)
+
+    def forward(
+        self,
+        u: Tensor,
+        noise: Tensor,
+        context: Tensor,
+        base: Tensor,
+        previous: Tensor | None,
+        local: LocalGeometry,
+        mask: Tensor | None,
+        keep_context: Tensor | None = None,
+    ) -> Tensor:
+        """F (B, n, d), centred; ``noise`` is c_noise (B,), ``keep_context`` (B,) false for blind sets."""
+        if self.no_context is not None:
+            keep = 1.0 if keep_context is None else keep_context[:, None, None].to(context.dtype)
+            context = keep * context + (1 - keep) * self.no_context
+        seen = [u, base, context, local.angles.to(u.dtype)]
+        h = self.project(torch.cat(seen if previous is None else [*seen, previous], dim=-1))
+        phase = noise[:, None] * self.frequencies
+        embedding = self.embed_noise(torch.cat([phase.sin(), phase.cos()], dim=-1))
+        for block in self.blocks:
+            h = block(h, embedding, local, mask)
+        return centre(pointwise(lambda piece: self.head(self.norm(piece)), h), mask)

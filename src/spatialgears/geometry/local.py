@@ -1,0 +1,145 @@
+"""What the denoiser knows of the layout: a kNN graph, binned distances and angles, landmarks (appendix).
+
+Nothing here is n x n on a large set. Neighbours and landmarks are chosen among *reference* points: the whole
+set at the sizes seen in training, a random subset of that size in a larger set. So the cost is linear in the
+set, and the density the network sees is the one it was trained at. The paper's 24-bin distance bias acts
+along the edges of the kNN graph and between points and landmarks, not between all pairs, for the same reason.
+All of it is invariant to pose but for the edge offsets, which live in the generator's frame like the residual
+itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spatialgears.config import GeometryConfig
+from spatialgears.geometry.attention import pointwise
+
+REACH = 3.0  # distances beyond this many RMS radii share the last bin
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Points that carry graph and landmarks: ``index`` (B, r) into the set and ``mask`` (B, r)."""
+
+    index: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class LocalGeometry:
+    """The layout as the denoiser sees it; k neighbours per point, L landmarks per set."""
+
+    neighbour: Tensor  # (B, n, k) index into the set
+    valid: Tensor  # (B, n, k)
+    offset: Tensor  # (B, n, k, d) from a point to its neighbour, in RMS radii of the set
+    distance_bin: Tensor  # (B, n, k)
+    angles: Tensor  # (B, n, angle_bins) shares of neighbours by angle to the centre of the set
+    landmark: Tensor  # (B, L) index into the set
+    landmark_mask: Tensor  # (B, L)
+    landmark_bin: Tensor  # (B, n, L)
+
+
+@torch.no_grad()
+def describe(
+    points: Tensor, config: GeometryConfig, mask: Tensor | None = None, reference: Reference | None = None
+) -> LocalGeometry:
+    """The local geometry of layouts (B, n, d), centred with zeros at padded places."""
+    batch, n, _ = points.shape
+    if reference is None:
+        index = torch.arange(n, device=points.device).expand(batch, n)
+        reference = Reference(index, torch.ones_like(index, dtype=torch.bool) if mask is None else mask)
+    count = n if mask is None else mask.sum(1)[:, None, None]
+    points = points / (points.square().sum((1, 2), keepdim=True) / count).sqrt().clamp_min(1e-12)
+
+    neighbour, valid = _nearest(points, reference, config.knn)
+    offset = take(points, neighbour) - points.unsqueeze(2)  # (B, n, k, d)
+    distance = offset.norm(dim=-1)
+    inward = -points / points.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    cosine = (offset @ inward.unsqueeze(-1)).squeeze(-1) / distance.clamp_min(1e-12)  # (B, n, k)
+    landmark, landmark_mask = _farthest(points, reference, config.landmarks)
+    to_landmark = torch.cdist(points, take(points, landmark)) if config.landmarks else points[..., :0]
+    return LocalGeometry(
+        neighbour,
+        valid,
+        offset,
+        _bin(distance / REACH, config.distance_bins),
+        _shares(cosine.clamp(-1, 1).acos() / torch.pi, valid, config.angle_bins),
+        landmark,
+        landmark_mask,
+        _bin(to_landmark / REACH, config.distance_bins),
+    )
+
+
+def random_reference(n: int, mask: Tensor | None, size: int, seeds: Tensor) -> Reference | None:
+    """At most ``size`` random real points of each set, decided by its seed alone; ``None``: all of them."""
+    if n <= size:
+        return None
+    index, kept = (
+        torch.zeros(len(seeds), size, dtype=torch.long),
+        torch.zeros(len(seeds), size, dtype=torch.bool),
+    )
+    for row, seed in enumerate(seeds.tolist()):
+        real = torch.arange(n) if mask is None else mask[row].nonzero().squeeze(1).cpu()
+        if len(real) > size:
+            real = real[torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))[:size]]
+        index[row, : len(real)], kept[row, : len(real)] = real, True
+    return Reference(index.to(seeds.device), kept.to(seeds.device))
+
+
+def take(values: Tensor, index: Tensor) -> Tensor:
+    """Values (B, n, d) at index (B, ...) of each set."""
+    rows = torch.arange(len(values), device=values.device).view(-1, *[1] * (index.ndim - 1))
+    return values[rows, index]
+
+
+def _nearest(points: Tensor, reference: Reference, k: int) -> tuple[Tensor, Tensor]:
+    """The k nearest reference points of each point, itself excluded: index and validity, (B, n, k)."""
+    targets = take(points, reference.index)  # (B, r, d)
+    k = min(k, targets.shape[1] - 1)
+
+    def search(piece: Tensor) -> Tensor:
+        distance = torch.cdist(piece, targets).masked_fill_(~reference.mask[:, None], torch.inf)
+        return distance.topk(k + 1, largest=False).indices
+
+    place = pointwise(search, points)  # (B, n, k + 1) into the reference
+    found, real = take(reference.index, place), take(reference.mask, place)
+    itself = found == torch.arange(points.shape[1], device=points.device)[:, None]
+    order = (
+        (itself | ~real).to(torch.uint8).argsort(dim=-1, stable=True)[..., :k]
+    )  # real others first, nearest first
+    return found.gather(-1, order), (real & ~itself).gather(-1, order)
+
+
+def _farthest(points: Tensor, reference: Reference, count: int) -> tuple[Tensor, Tensor]:
+    """Landmarks by farthest-point sampling from the rim inwards: index and validity, (B, count)."""
+    candidates = take(points, reference.index)
+    gap = candidates.square().sum(-1).masked_fill(~reference.mask, -1)  # (B, r)
+    chosen, fresh = [], []
+    for step in range(count):
+        best, place = gap.max(1)
+        chosen.append(place)
+        fresh.append(best > 0)
+        away = (candidates - take(candidates, place[:, None])).square().sum(-1)
+        gap = torch.minimum(gap, away) if step else away.masked_fill(~reference.mask, -1)
+    if not chosen:
+        empty = reference.index[:, :0]
+        return empty, empty.bool()
+    place, mask = torch.stack(chosen, 1), torch.stack(fresh, 1)
+    return take(reference.index, place), mask
+
+
+def _bin(share: Tensor, bins: int) -> Tensor:
+    """Equal bins of [0, 1], the last one open."""
+    return (share * bins).long().clamp(0, max(bins - 1, 0))
+
+
+def _shares(values: Tensor, valid: Tensor, bins: int) -> Tensor:
+    """The share of valid values (B, n, k) in each bin, (B, n, bins)."""
+    counts = torch.zeros(*values.shape[:2], bins, device=values.device)
+    if bins:
+        counts.scatter_add_(2, _bin(values, bins), valid.to(counts.dtype))
+    return counts / valid.sum(-1, keepdim=True).clamp_min(1)

@@ -1,0 +1,154 @@
+"""Context encoder, generator and residual diffusion refiner under one roof (sections 3.3 and 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from spatialgears.config import GeometryConfig
+from spatialgears.geometry.denoiser import Denoiser
+from spatialgears.geometry.edm import heun, karras_schedule, precondition
+from spatialgears.geometry.local import Reference, describe, random_reference
+from spatialgears.geometry.networks import ContextEncoder, Generator
+from spatialgears.supervision.targets import centre
+
+
+class GeometryModel(nn.Module):
+    """Expression of a set of points in, latent geometry out.
+
+    Parameters
+    ----------
+    n_features
+        Features per point, f.
+    dim
+        Latent dimension, d.
+    config
+        Widths and modes. ``refiner="none"`` has no denoiser. A refiner trained after the generator
+        (``refiner_steps > 0``) has a context encoder of its own: the generator's knows the training spots by
+        heart, and a denoiser that trusted it would be too sure of itself on new cells.
+
+    Attributes
+    ----------
+    sigma_data
+        Root mean square of the clean signal the denoiser sees, sigma_data,resid in residual mode.
+    """
+
+    sigma_data: Tensor
+
+    def __init__(self, n_features: int, dim: int, config: GeometryConfig) -> None:
+        super().__init__()
+        self.dim, self.config = dim, config
+        self.context = ContextEncoder(n_features, config)
+        self.generate = Generator(dim, config)
+        self.register_buffer("sigma_data", torch.tensor(1.0))
+        if config.refiner != "none":
+            self.refiner_context = ContextEncoder(n_features, config) if config.refiner_steps else None
+            self.denoiser = Denoiser(dim, config)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """V_base (B, n, d) of features x (B, n, f); linear in n, so a whole data set may be one set."""
+        return self.generate(self.context(x, mask), mask)
+
+    def refiner_condition(self, x: Tensor, h: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The context the denoiser is given: its own, or H of the generator when they are trained jointly."""
+        return h if self.refiner_context is None else self.refiner_context(x, mask)
+
+    def denoise(
+        self,
+        u: Tensor,
+        sigma: Tensor,
+        condition: Tensor,
+        base: Tensor,
+        mask: Tensor | None = None,
+        *,
+        previous: Tensor | None = None,
+        keep_context: Tensor | None = None,
+        reference: Reference | None = None,
+    ) -> Tensor:
+        """Psi_omega(U, sigma): the clean estimate (B, n, d) of u (B, n, d) at noise levels sigma (B,)."""
+        skip, out, scale_in, noise = precondition(sigma, self.sigma_data)
+        skip, out, scale_in = (c[:, None, None] for c in (skip, out, scale_in))
+        if self.config.refiner == "absolute":
+            base = torch.zeros_like(base)
+        local = describe(base + (skip * u if previous is None else previous), self.config, mask, reference)
+        if self.config.self_conditioning:
+            previous = torch.zeros_like(u) if previous is None else previous / self.sigma_data
+        else:
+            previous = None
+        raw = self.denoiser(scale_in * u, noise, condition, base, previous, local, mask, keep_context)
+        return skip * u + out * raw.float()
+
+    @torch.no_grad()
+    def sample(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        steps: int,
+        sigma_start: float,
+        seeds: Tensor,
+        guidance: float = 1.0,
+        callback: Callable[[int, int], None] | None = None,
+    ) -> Tensor:
+        """V_pred (B, n, d): the generator's proposal, refined along ``steps`` Heun steps.
+
+        Parameters
+        ----------
+        x, mask
+            Features (B, n, f) and real points (B, n).
+        steps
+            Heun steps; 0 returns V_base.
+        sigma_start
+            First noise level, in units of ``sigma_data``.
+        seeds
+            One per set, (B,): the noise of a set depends on its seed and its number of points, not on its
+            batch.
+        guidance
+            Classifier-free guidance; 1 is none, and all that a model trained without context dropout allows.
+        callback
+            ``callback(done, total)`` after every step.
+        """
+        h = self.context(x, mask)
+        base = self.generate(h, mask).float()
+        if steps == 0 or self.config.refiner == "none":
+            return base
+        condition = self.refiner_condition(x, h, mask)
+        reference = random_reference(x.shape[1], mask, self.config.reference, seeds)
+        previous: Tensor | None = None
+
+        def denoise(u: Tensor, sigma: float) -> Tensor:
+            nonlocal previous
+            level, given = u.new_full((len(u),), sigma), previous
+
+            def estimate(keep: Tensor | None) -> Tensor:
+                return self.denoise(
+                    u, level, condition, base, mask, previous=given, keep_context=keep, reference=reference
+                )
+
+            clean = estimate(None)
+            if guidance != 1.0 and self.denoiser.no_context is not None:
+                blind = estimate(torch.zeros(len(u), dtype=torch.bool, device=u.device))
+                clean = blind + guidance * (clean - blind)
+            previous = clean if self.config.self_conditioning else None
+            return clean
+
+        scale = float(self.sigma_data)
+        sigmas = karras_schedule(steps, sigma_start * scale, self.config.sigma_min * scale)
+        noise = set_noise(x.shape[1], self.dim, seeds, mask)
+        clean = heun(denoise, sigma_start * scale * noise, sigmas, callback=callback)
+        return base + clean if self.config.refiner == "residual" else clean
+
+
+def set_noise(n: int, dim: int, seeds: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Centred standard normal noise (B, n, dim), each set's from its own seed, for real points only."""
+    noise = torch.zeros(len(seeds), n, dim)
+    for row, seed in enumerate(seeds.tolist()):
+        generator = torch.Generator().manual_seed(seed)
+        if mask is None:
+            noise[row] = torch.randn(n, dim, generator=generator)
+        else:
+            real = mask[row].cpu()
+            noise[row, real] = torch.randn(int(real.sum()), dim, generator=generator)
+    return centre(noise.to(seeds.device), mask)

@@ -1,0 +1,227 @@
+"""All losses of one training batch, weighted and gated by noise level as in section 3.4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from spatialgears.config import GeometryConfig
+from spatialgears.geometry import losses
+from spatialgears.geometry.edm import loss_weight, noise_levels, sigma_cap
+from spatialgears.geometry.model import GeometryModel
+from spatialgears.supervision.targets import centre, procrustes
+
+Part = Literal["generator", "refiner", "joint"]
+SIGMA_MEMORY = 0.01  # sigma_data,resid follows the generator as a running mean over about 1 / 0.01 batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Features x (B, n, f), true coordinates (B, n, 2), real points (B, n) or ``None`` when all are.
+
+    With ``shared`` (P, k), the B = 2 P sets are P first views and then their P twins, whose first k places
+    hold the same spots. ``base`` stands in for the generator's proposal, to fit a refiner on out-of-fold
+    residuals.
+    """
+
+    x: Tensor
+    coords: Tensor
+    mask: Tensor | None = None
+    shared: Tensor | None = None
+    base: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Levels (B,) in units of sigma_data, epsilon (B, n, d), coins of self-conditioning and guidance."""
+
+    level: Tensor
+    epsilon: Tensor
+    self_condition: bool
+    keep_context: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """V_target,aligned (B, n, d), the true neighbours, and the heat of the neighbourhood losses, (B,)."""
+
+    target: Tensor
+    near: losses.Neighbours
+    heat: Tensor
+
+
+def draw_noise(
+    shape: torch.Size | tuple[int, int, int],
+    config: GeometryConfig,
+    *,
+    progress: float,
+    pairs: bool,
+    generator: torch.Generator,
+) -> Noise:
+    """Noise for a batch (B, n, d) at a share of training done; both views of a pair have the same level."""
+    batch = shape[0] // 2 if pairs else shape[0]
+    cap = min(sigma_cap(progress, config.curriculum), config.sigma_max)
+    level = noise_levels(batch, config.sigma_min, cap, generator)
+    keep = torch.rand(batch, generator=generator) >= config.cfg_dropout
+    if pairs:
+        level, keep = level.repeat(2), keep.repeat(2)
+    epsilon = torch.randn(shape, generator=generator)
+    coin = bool(torch.rand((), generator=generator) < 0.5)
+    return Noise(level, epsilon, config.self_conditioning and coin, keep if config.cfg_dropout else None)
+
+
+class Objective(nn.Module):
+    """The training objective of a geometry model, a module so that any Fabric strategy can wrap it.
+
+    Parameters
+    ----------
+    model
+        The model to train.
+    part
+        ``"generator"`` trains context encoder and generator, ``"refiner"`` the denoiser with these frozen,
+        ``"joint"`` everything at once, as the paper does.
+    """
+
+    seen: Tensor
+
+    def __init__(self, model: GeometryModel, part: Part) -> None:
+        super().__init__()
+        self.model, self.part = model, part
+        self.register_buffer("seen", torch.zeros(()))
+        model.requires_grad_(part == "joint")
+        if part == "generator":
+            model.context.requires_grad_(True)
+            model.generate.requires_grad_(True)
+        if part == "refiner":
+            model.denoiser.requires_grad_(True)
+            if model.refiner_context is not None:
+                model.refiner_context.requires_grad_(True)
+
+    def train(self, mode: bool = True) -> Objective:
+        """Training mode; what is frozen stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if self.part == "refiner":
+            self.model.context.eval()
+            self.model.generate.eval()
+        return self
+
+    def forward(self, batch: Batch, noise: Noise | None = None) -> dict[str, Tensor]:
+        """Weighted losses by name; their sum is the loss."""
+        model, config, mask = self.model, self.model.config, batch.mask
+        h = model.context(batch.x, mask)
+        base = (model.generate(h, mask) if batch.base is None else batch.base).float()
+        with torch.autocast(base.device.type, enabled=False):
+            truth = _truth(batch, base.detach(), config)
+            terms = {} if self.part == "refiner" else _generator_terms(base, truth, batch, config)
+            if noise is None:
+                return terms | _overlap_terms(base, truth, batch, config)
+        clean = truth.target - base.detach() if config.refiner == "residual" else truth.target
+        sigma = noise.level * self._track_scale(clean, mask)
+        estimate = self._estimate(
+            model.refiner_condition(batch.x, h, mask), base.detach(), clean, sigma, batch, noise
+        )
+        with torch.autocast(base.device.type, enabled=False):
+            pred = base + estimate if config.refiner == "residual" else estimate
+            weight = loss_weight(sigma, model.sigma_data)
+            terms["score"] = config.score * losses.score_loss(estimate, clean, weight, mask).mean()
+            terms |= _geometry_terms(pred, truth, batch, config, noise.level < config.gram_sigma_gate)
+            return terms | _overlap_terms(pred, truth, batch, config, noise.level < config.overlap_sigma_gate)
+
+    def _estimate(
+        self, condition: Tensor, base: Tensor, clean: Tensor, sigma: Tensor, batch: Batch, noise: Noise
+    ) -> Tensor:
+        """The denoiser's clean estimate of a noised signal, half of the time given its own first guess."""
+        noisy = clean + sigma[:, None, None] * centre(noise.epsilon, batch.mask)
+        guess = None
+        if noise.self_condition:
+            with torch.no_grad():
+                guess = self.model.denoise(
+                    noisy, sigma, condition, base, batch.mask, keep_context=noise.keep_context
+                )
+        return self.model.denoise(
+            noisy, sigma, condition, base, batch.mask, previous=guess, keep_context=noise.keep_context
+        )
+
+    @torch.no_grad()
+    def _track_scale(self, clean: Tensor, mask: Tensor | None) -> Tensor:
+        """sigma_data: the running RMS of the clean signal, which shrinks as the generator improves."""
+        sigma_data = self.model.sigma_data
+        if self.training:
+            count = clean.shape[0] * clean.shape[1] if mask is None else mask.sum()
+            variance = clean.square().sum() / (count * clean.shape[-1])
+            self.seen += 1
+            rate = (1 / self.seen).clamp_min(SIGMA_MEMORY)
+            sigma_data.copy_(sigma_data.square().lerp(variance, rate).sqrt().clamp_min(1e-6))
+        return sigma_data.clone()
+
+
+@torch.no_grad()
+def _truth(batch: Batch, base: Tensor, config: GeometryConfig) -> _Truth:
+    coords = centre(batch.coords.float(), batch.mask)  # (B, n, 2): V_target without its zero columns
+    target = coords @ procrustes(coords, base)  # (B, n, d)
+    near = losses.neighbours(coords, config.nca_neighbors, batch.mask)
+    if config.nca_temperature:
+        heat = coords.new_full((len(coords),), config.nca_temperature)
+    else:
+        heat = losses.nca_temperature(near, batch.mask)
+    return _Truth(target, near, heat)
+
+
+def _generator_terms(base: Tensor, truth: _Truth, batch: Batch, config: GeometryConfig) -> dict[str, Tensor]:
+    return _weigh(
+        config,
+        gen_align=lambda: losses.gen_align_loss(base, truth.target, batch.mask),
+        gen_gram=lambda: losses.gram_loss(base, truth.target),
+        gen_scale=lambda: losses.gen_scale_loss(base, truth.target),
+        gen_nca=lambda: losses.nca_loss(base, truth.near, truth.heat, batch.mask),
+    )
+
+
+def _geometry_terms(
+    pred: Tensor, truth: _Truth, batch: Batch, config: GeometryConfig, gate: Tensor
+) -> dict[str, Tensor]:
+    """Gram, scale and neighbourhood losses on V_pred, for sets whose noise leaves structure visible."""
+    return _weigh(
+        config,
+        gate,
+        gram=lambda: losses.gram_loss(pred, truth.target),
+        gram_scale=lambda: losses.gram_scale_loss(pred, truth.target),
+        nca=lambda: losses.nca_loss(pred, truth.near, truth.heat, batch.mask),
+        local_scale=lambda: losses.local_scale_loss(pred, truth.near),
+    )
+
+
+def _overlap_terms(
+    pred: Tensor, truth: _Truth, batch: Batch, config: GeometryConfig, gate: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Agreement of the two views of each pair on the spots they share."""
+    if batch.shared is None:
+        return {}
+    pairs, k = batch.shared.shape
+    first, second, heat = pred[:pairs, :k], pred[pairs:, :k], truth.heat[:pairs]
+    return _weigh(
+        config,
+        None if gate is None else gate[:pairs],
+        overlap_shape=lambda: losses.overlap_shape_loss(first, second, batch.shared),
+        overlap_scale=lambda: losses.overlap_scale_loss(first, second, batch.shared),
+        overlap_kl=lambda: losses.overlap_kl_loss(first, second, heat, batch.shared),
+    )
+
+
+def _weigh(
+    config: GeometryConfig, gate: Tensor | None = None, **terms: Callable[[], Tensor]
+) -> dict[str, Tensor]:
+    """Each loss times its weight in the configuration, averaged over the sets that pass the gate."""
+    weighed = {}
+    for name, values in terms.items():
+        weight = getattr(config, name)
+        if not weight:
+            continue
+        per_set = values()
+        mean = per_set.mean() if gate is None else (per_set * gate).sum() / gate.sum().clamp_min(1)
+        weighed[name] = weight * mean
+    return weighed

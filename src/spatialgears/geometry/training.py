@@ -1,0 +1,274 @@
+"""Training stage C on Lightning Fabric: one loop, for the generator, the refiner, or both (section 3.4).
+
+The learning rate, the minisets, the noise and the dropout of a step are functions of (seed, phase, step)
+alone, so a run that was interrupted goes on from its checkpoint bit for bit as if it had not been.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spatialgears.config import Config
+from spatialgears.engine import (
+    Progress,
+    check_finite,
+    child_seed,
+    make_fabric,
+    owned_rng,
+    silent,
+    torch_rng,
+)
+from spatialgears.geometry.heldout import Draw, HeldOutScore, hold_out_block
+from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.objective import Batch, Noise, Objective, Part, draw_noise
+from spatialgears.geometry.state import TrainingState, follow, one_cycle
+from spatialgears.supervision.minisets import MinisetSampler
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+HISTORY_POINTS = 300  # a phase's history holds about this many means over consecutive steps
+
+
+@dataclass(frozen=True)
+class GeometryFit:
+    """A trained geometry model and how it got there.
+
+    Attributes
+    ----------
+    model
+        Averaged weights (the best on held-out spots, when there are any), in evaluation mode.
+    history
+        ``"<phase>/<name>"`` to a list: every weighted loss, ``loss`` and ``lr`` beside ``step``, and
+        ``heldout`` (and one per slide) beside ``heldout_step``. Phases are ``joint``, or ``generator`` and
+        ``refiner``, and ``fold-<i>`` when cross-fitting.
+    sigma_data
+        sigma_data,resid; 1 without a refiner.
+    heldout
+        Index of the spots that were held out, among all spots.
+    metrics
+        Held-out scores of the weights that were kept.
+    """
+
+    model: GeometryModel
+    history: dict[str, list[float]]
+    sigma_data: float
+    heldout: np.ndarray
+    metrics: dict[str, float]
+
+
+def train_geometry(
+    draw: Draw,
+    slides: Sequence[np.ndarray],
+    n_features: int,
+    *,
+    config: Config,
+    seed: int,
+    fabric: Fabric | None = None,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+) -> GeometryFit:
+    """Train context encoder, generator and refiner on minisets of spots.
+
+    With ``refiner_steps = 0`` all are trained jointly, as in the paper; otherwise the generator comes first,
+    and the refiner is then fitted on its residuals, out of fold when ``crossfit`` asks for it.
+
+    Parameters
+    ----------
+    draw
+        ``draw(index, generator)``: a fresh random view (..., f) of the spots ``index`` (...,).
+    slides
+        Canonical coordinates of each slide, (n_spots, 2); spots are numbered through the slides in order.
+    n_features
+        f.
+    config
+        Its ``supervision`` and ``geometry`` parts decide everything here.
+    seed
+        Owns all randomness.
+    fabric
+        The engine; made from the configuration when omitted.
+    checkpoint
+        Folder for one resumable file per phase, written every ``eval_every`` steps; none are written when
+        omitted.
+    progress
+        Called after every step as ``progress("geometry <phase>", done, total, losses)``.
+    """
+    geometry = config.geometry
+    slides = [np.asarray(slide, dtype=np.float64) for slide in slides]
+    heldout = hold_out_block(slides, geometry.holdout, seed=seed)
+    score = HeldOutScore(draw, slides, heldout, seed=seed) if heldout.any() else None
+    loop = _Loop(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, progress)
+    two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
+    part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
+    with owned_rng():
+        model = loop.new_model(n_features)
+        loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
+        if two_phases:
+            minisets = (
+                loop.crossfit(n_features, ~heldout)
+                if geometry.crossfit
+                else _Minisets([loop.sampler(~heldout)])
+            )
+            loop.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
+        metrics = {} if score is None else score(model)
+    return GeometryFit(model, loop.history, float(model.sigma_data), np.flatnonzero(heldout), metrics)
+
+
+@dataclass(frozen=True)
+class _Minisets:
+    """Where a phase's sets come from; when cross-fitting, steps take the folds, and their models, in turn."""
+
+    samplers: list[MinisetSampler]
+    models: list[GeometryModel] | None = None
+
+
+@dataclass
+class _Loop:
+    """What the phases of a run share."""
+
+    draw: Draw
+    slides: Sequence[np.ndarray]
+    config: Config
+    seed: int
+    fabric: Fabric
+    checkpoint: Path | None
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.history: dict[str, list[float]] = {}
+        self.coords = torch.from_numpy(np.concatenate(self.slides)).float()
+        g = self.config.geometry
+        self.pairs = any((g.overlap_shape, g.overlap_scale, g.overlap_kl))
+
+    def new_model(self, n_features: int, *, fold: int | None = None) -> GeometryModel:
+        """An untrained model; a fold's has no refiner."""
+        geometry = self.config.geometry
+        if fold is not None:
+            geometry = geometry.model_copy(update={"refiner": "none"})
+        torch.manual_seed(child_seed(self.seed, "geometry", fold or 0))
+        return GeometryModel(n_features, self.config.supervision.dim, geometry)
+
+    def sampler(self, keep: np.ndarray) -> MinisetSampler:
+        return MinisetSampler(self.slides, self.config.supervision, keep=keep)
+
+    def crossfit(self, n_features: int, keep: np.ndarray) -> _Minisets:
+        """Generators that have each not seen one random fold of the spots, and samplers of these folds."""
+        folds = self.config.geometry.crossfit
+        fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % folds
+        models = []
+        for i in range(folds):
+            models.append(self.new_model(n_features, fold=i + 1))
+            unseen = _Minisets([self.sampler(keep & (fold != i))])
+            self.run(f"fold-{i}", "generator", models[-1], self.config.geometry.crossfit_steps, unseen)
+        return _Minisets([self.sampler(keep & (fold == i)) for i in range(folds)], models)
+
+    def batch(self, minisets: _Minisets, step: int, generator: torch.Generator) -> Batch:
+        """The sets of one step, on the device."""
+        which = step % len(minisets.samplers)
+        sampler, size, shared = minisets.samplers[which], self.config.geometry.batch_size, None
+        if self.pairs:
+            twins = sampler.draw_pairs(size, generator)
+            index, mask = (
+                torch.cat([getattr(twins.first, a), getattr(twins.second, a)]) for a in ("index", "mask")
+            )
+            shared = self.fabric.to_device(twins.shared)
+        else:
+            sets = sampler.draw(size, generator)
+            index, mask = sets.index, sets.mask
+        x, coords = self.fabric.to_device((self.draw(index, generator), self.coords[index]))
+        real = None if bool(mask.all()) else self.fabric.to_device(mask)
+        base = None
+        if minisets.models is not None:
+            with torch.no_grad():
+                base = minisets.models[which](x, real)
+        return Batch(x, coords, real, shared, base)
+
+    def run(
+        self,
+        name: str,
+        part: Part,
+        model: GeometryModel,
+        steps: int,
+        minisets: _Minisets,
+        score: HeldOutScore | None = None,
+    ) -> None:
+        """Train ``part`` of the model and leave it in evaluation mode, with its averaged or best weights."""
+        geometry, fabric = self.config.geometry, self.fabric
+        objective = Objective(model, part)
+        adam = torch.optim.AdamW(
+            [p for p in objective.parameters() if p.requires_grad],
+            lr=geometry.lr,
+            weight_decay=geometry.weight_decay,
+            fused=self.config.precision
+            != "16-mixed",  # loss scaling cannot be undone for clipping when fused
+        )
+        wrapped, optimizer = fabric.setup(objective, adam)
+        average = copy.deepcopy(model).eval()
+        state = TrainingState(name, objective, adam, average, self._identity(name))
+        start = state.load(self.checkpoint)
+        window = max(1, steps // HISTORY_POINTS)
+        wrapped.train()
+        for step in range(start, steps):
+            torch.manual_seed(child_seed(self.seed, "dropout", name, step, fabric.global_rank))
+            generator = torch_rng(self.seed, "minisets", name, step, fabric.global_rank)
+            rate = geometry.lr * one_cycle(step / steps, geometry.warmup)
+            for group in adam.param_groups:
+                group["lr"] = rate
+            batch = self.batch(minisets, step, generator)
+            noise = None if part == "generator" else self._noise(batch, step / steps, generator)
+            losses: dict[str, Tensor] = wrapped(batch, noise)
+            check_finite(losses, step, f"geometry {name}")
+            loss = torch.stack(list(losses.values())).sum()
+            optimizer.zero_grad()
+            fabric.backward(loss)
+            norm = fabric.clip_gradients(
+                wrapped, optimizer, max_norm=geometry.grad_clip, error_if_nonfinite=False
+            )
+            if self.config.precision != "16-mixed":
+                check_finite({"gradient": torch.as_tensor(norm)}, step, f"geometry {name}")
+            optimizer.step()
+            follow(average, model, min(geometry.ema, (1 + step) / (10 + step)))
+            values = {key: float(value.detach()) for key, value in losses.items()}
+            state.record(step, {"loss": sum(values.values()), "lr": rate, **values}, window)
+            if (step + 1) % geometry.eval_every == 0 or step + 1 == steps:
+                if score is not None:
+                    values |= state.judge(step, score(average))
+                if self.checkpoint is not None and fabric.is_global_zero:
+                    state.save(self.checkpoint, step + 1)
+            self.progress(f"geometry {name}", step + 1, steps, values)
+        model.load_state_dict(state.best or average.state_dict())
+        model.requires_grad_(True).eval()
+        self.history |= {f"{name}/{key}": values for key, values in state.history.items()}
+
+    def _noise(self, batch: Batch, progress: float, generator: torch.Generator) -> Noise:
+        shape = (*batch.x.shape[:2], self.config.supervision.dim)
+        noise = draw_noise(
+            shape,
+            self.config.geometry,
+            progress=progress,
+            pairs=batch.shared is not None,
+            generator=generator,
+        )
+        device = self.fabric.to_device
+        keep = None if noise.keep_context is None else device(noise.keep_context)
+        return Noise(device(noise.level), device(noise.epsilon), noise.self_condition, keep)
+
+    def _identity(self, name: str) -> str:
+        """What a checkpoint must agree with to be continued."""
+        return " ".join(
+            [
+                name,
+                str(self.seed),
+                str([len(slide) for slide in self.slides]),
+                self.config.supervision.model_dump_json(),
+                self.config.geometry.model_dump_json(),
+            ]
+        )

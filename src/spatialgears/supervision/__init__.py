@@ -1,0 +1,17 @@
+"""Stage B (section 3.2): canonical slides, minisets of spots, and pose-invariant targets."""
+
+from spatialgears.supervision.minisets import Minisets, MinisetSampler, PairedMinisets
+from spatialgears.supervision.slides import Frame, canonicalise
+from spatialgears.supervision.targets import centre, gram, gram_factor, procrustes
+
+__all__ = [
+    "Frame",
+    "MinisetSampler",
+    "Minisets",
+    "PairedMinisets",
+    "canonicalise",
+    "centre",
+    "gram",
+    "gram_factor",
+    "procrustes",
+]

@@ -1,0 +1,121 @@
+"""Minisets: localised random subsets of one slide's spots, drawn a batch at a time (section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spatialgears.config import SupervisionConfig
+from spatialgears.errors import InputError
+
+TAKEN = 1e6  # a key above every random one (these are below 100): the spot is taken
+SHARED = 1e7  # above that, less 1,000 per rank: shared spots come first, in their order
+
+
+@dataclass(frozen=True)
+class Minisets:
+    """A batch: ``index`` (B, n) into all spots, ``mask`` (B, n) true for real ones, ``slide`` (B,)."""
+
+    index: Tensor
+    mask: Tensor
+    slide: Tensor
+
+
+@dataclass(frozen=True)
+class PairedMinisets:
+    """Twins: places 0..k-1 of both hold the same spots; ``shared`` (B, k) is true where these are real."""
+
+    first: Minisets
+    second: Minisets
+    shared: Tensor
+
+
+class MinisetSampler:
+    """Draws minisets of n spots around a centre c with p(i | c) proportional to exp(-distance / tau).
+
+    Draws without replacement are the n largest of log p + Gumbel noise, for all sets of a batch at once. One
+    row of distances per set is held, never spots by spots: memory and time are linear in the spots of the
+    largest slide.
+
+    Parameters
+    ----------
+    slides
+        Canonical coordinates of each slide, (n_spots, 2).
+    config
+        Sizes, tau and overlap. The size n is drawn once per batch, so that sets are padded only where a slide
+        is small.
+    keep
+        Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted.
+    """
+
+    def __init__(
+        self, slides: Sequence[np.ndarray], config: SupervisionConfig, *, keep: np.ndarray | None = None
+    ) -> None:
+        self.config = config
+        sizes = [len(slide) for slide in slides]
+        keep = np.ones(sum(sizes), dtype=bool) if keep is None else keep
+        members = [
+            start + np.flatnonzero(keep[start : start + size])
+            for start, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True)
+        ]
+        if any(len(member) < 3 for member in members):
+            raise InputError(
+                f"A slide has {min(map(len, members))} spots to draw from, at least 3 are needed.",
+                "Leave the slide out, or hold out fewer spots.",
+            )
+        widest = max(map(len, members))
+        coords = torch.from_numpy(np.concatenate(slides)).float()
+        self._sizes = torch.tensor([len(member) for member in members])  # (slides,)
+        padded = np.stack([np.resize(member, widest) for member in members])
+        self._index = torch.from_numpy(padded)  # (slides, widest), padding repeats real spots
+        self._coords = coords[self._index]  # (slides, widest, 2)
+        self._padding = torch.arange(widest) >= self._sizes[:, None]  # (slides, widest)
+
+    def draw(self, batch: int, generator: torch.Generator) -> Minisets:
+        """A batch of independent minisets."""
+        slide, logp, n = self._around_centres(batch, generator)
+        return self._gather(slide, *_top(logp, n, generator))
+
+    def draw_pairs(self, batch: int, generator: torch.Generator) -> PairedMinisets:
+        """Pairs with |I| = max(min_overlap, floor(alpha n)) shared spots; the rest is drawn anew."""
+        slide, logp, n = self._around_centres(batch, generator)
+        local, mask = _top(logp, n, generator)
+        order = (
+            torch.rand(local.shape, generator=generator).masked_fill_(~mask, -1).argsort(1, descending=True)
+        )
+        local, mask = (
+            local.gather(1, order),
+            mask.gather(1, order),
+        )  # real spots in random order, then padding
+        k = min(n, max(self.config.min_overlap, int(self.config.overlap * n)))
+        ranks = torch.where(mask[:, :k], SHARED - 1e3 * torch.arange(k), -torch.inf)
+        again, mask_again = _top(logp.scatter(1, local[:, :k], ranks), n, generator)
+        first, second = self._gather(slide, local, mask), self._gather(slide, again, mask_again)
+        return PairedMinisets(first, second, shared=mask[:, :k])
+
+    def _around_centres(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor, int]:
+        """Slide (B,) and unnormalised log p (B, widest) of a batch, and the size n they share."""
+        low, high = self.config.n_min, self.config.n_max
+        n = int(torch.randint(low, high + 1, (1,), generator=generator).clamp_max(int(self._sizes.max())))
+        tau = torch.empty(batch, 1).uniform_(*self.config.tau, generator=generator)
+        spot = torch.randint(int(self._sizes.sum()), (batch,), generator=generator)
+        ends = self._sizes.cumsum(0)
+        slide = torch.searchsorted(ends, spot, right=True)
+        place = spot - (ends - self._sizes)[slide]
+        delta = self._coords[slide] - self._coords[slide, place].unsqueeze(1)  # (B, widest, 2)
+        logp = delta.pow(2).sum(-1).sqrt_().div_(-tau).masked_fill_(self._padding[slide], -torch.inf)
+        return slide, logp.scatter_(1, place[:, None], TAKEN), n
+
+    def _gather(self, slide: Tensor, local: Tensor, mask: Tensor) -> Minisets:
+        return Minisets(self._index[slide[:, None], local], mask, slide)
+
+
+def _top(logp: Tensor, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Places (B, n) of the n largest Gumbel-perturbed log p, and which of them are real."""
+    gumbel = torch.empty_like(logp).exponential_(generator=generator).clamp_min_(1e-30).log_()
+    keys, places = (logp - gumbel).topk(n, dim=1)
+    return places, keys > -torch.inf
