@@ -289,7 +289,7 @@ def test_normalised_values_are_recognised_and_accepted_when_said(slide, cells, l
     assert "--normalised" in error.value.advice
     valid = validate_inputs(slide, cells, normalised=True)
     assert valid.kind == "normalised" and valid.forms == ["counts", "log" if log else "linear"]
-    assert any("taken as normalised" in text for text in valid.warnings)
+    assert any("taken as normalised, as asked" in text for text in valid.warnings)
 
 
 def test_forms():
@@ -302,8 +302,8 @@ def test_forms():
 def test_bins_that_look_like_counts_are_odd(slide, cells):
     bins = cells.copy()
     bins.X = sparse.csr_matrix(np.random.default_rng(0).integers(0, 101, cells.shape).astype(np.float32))
-    assert any("ranks or bins" in text for text in validate_inputs(slide, bins).warnings)
-    assert not any("ranks or bins" in text for text in validate_inputs(slide, cells).warnings)
+    assert any("bins, ranks" in text for text in validate_inputs(slide, bins).warnings)
+    assert not any("bins, ranks" in text for text in validate_inputs(slide, cells).warnings)
 
 
 def test_wrong_layer(slide, cells):

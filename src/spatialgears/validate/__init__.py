@@ -221,13 +221,13 @@ def _judge(
     """Refuse values that cannot be used; describe those that can but are odd."""
     values.check_finite(counts, genes, name)
     if normalised:
-        return [f"{name}: {values.describe(counts)}; taken as normalised values, as you said."]
+        return [f"{name}: the values look {values.describe(counts)}; taken as normalised, as asked."]
     values.check_not_negative(counts, genes, name)
     values.check_whole(counts, name, values.whole_elsewhere(adata))
     if values.looks_binned(counts):
         return [
-            f"{name}: whole numbers spread evenly up to {counts.data.max():g}: ranks or bins, not counts? "
-            "If so, say normalised=True (--normalised)."
+            f"{name}: many values equal the largest, {counts.data.max():g}: bins, ranks or clipped values, "
+            "not counts? If so, say normalised=True (--normalised)."
         ]
     return []
 

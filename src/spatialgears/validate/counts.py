@@ -103,7 +103,8 @@ def check_whole(counts: sparse.csr_matrix, name: str, available: str) -> None:
     if fractional.any():
         raise InputError(
             f"{name}: expected raw counts (whole numbers), found {fractional.mean():.0%} fractional values, "
-            f"e.g. {', '.join(f'{value:.4g}' for value in counts.data[fractional][:3])}; {describe(counts)}. "
+            f"e.g. {', '.join(f'{value:.4g}' for value in counts.data[fractional][:3])}; "
+            f"they look {describe(counts)}. "
             f"Available: {available}.",
             "Give the layer with raw counts (layer=, --layer), or accept these values with normalised=True "
             "(--normalised); without counts, depth cannot be matched and results are weaker.",
@@ -125,8 +126,8 @@ def describe(counts: sparse.csr_matrix) -> str:
     """The form of the values in words, with the library size they were brought to where that shows."""
     form = form_of(counts)
     if form == "counts":
-        return "they look like counts"
-    words = f"they look {_WORDS[form]}"
+        return "like counts"
+    words = _WORDS[form]
     totals = np.asarray((counts.expm1() if form == "log" else counts).sum(axis=1))
     if form != "scaled" and _constant(totals):
         words += f", at {float(np.median(totals)):,.4g} counts each"
@@ -134,11 +135,9 @@ def describe(counts: sparse.csr_matrix) -> str:
 
 
 def looks_binned(counts: sparse.csr_matrix) -> bool:
-    """Whole numbers spread evenly up to their maximum, as ranks or quantile bins are and counts are not."""
-    if not counts.nnz or counts.data.max() < 20:
-        return False
-    low, high = np.quantile(counts.data[:1_000_000], [0.25, 0.75])
-    return bool(high - low > 0.4 * counts.data.max())
+    """Whole numbers that pile up at their maximum, as ranks, bins and clipped values do and counts do not."""
+    top = counts.data.max(initial=0)
+    return bool(top >= 20 and (counts.data == top).sum() > max(5, 1e-3 * counts.nnz))
 
 
 def empty_rows(counts: sparse.csr_matrix) -> np.ndarray:

@@ -1,0 +1,7 @@
+"""``python -m spatialgears.cli`` is ``gears``."""
+
+from __future__ import annotations
+
+from spatialgears.cli.app import main
+
+main()

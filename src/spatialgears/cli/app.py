@@ -1,0 +1,79 @@
+"""The application: its commands, and how errors become exit codes.
+
+0: fine; 1: something unexpected; 2: bad input or usage; 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from spatialgears._version import __version__
+from spatialgears.cli.check import check
+from spatialgears.cli.evaluate import evaluate
+from spatialgears.cli.simulate import simulate
+from spatialgears.errors import GearsError, InputError
+
+app = typer.Typer(
+    name="gears",
+    help="Give dissociated single cells their place back, from spatial transcriptomics slides.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(simulate)
+app.command()(check)
+app.command()(evaluate)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gears {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell more of what is done.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error (also after the command).")
+    ] = False,
+) -> None:
+    level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s", force=True
+    )
+    logging.getLogger("spatialgears").setLevel(level)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and leave with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [*(["--debug"] if debug else []), *(one for one in given if one != "--debug")]
+    try:
+        app(args=given, prog_name="gears")
+    except Exception as error:
+        if debug:
+            raise
+        raise SystemExit(_explain(error, as_json="--json" in given)) from None
+
+
+def _explain(error: Exception, *, as_json: bool) -> int:
+    """Tell of an error on standard error, for machines also as JSON on standard output; the exit code."""
+    known = isinstance(error, GearsError)
+    text = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+    typer.echo(f"Error: {text}", err=True)
+    if not known:
+        typer.echo("  This should not happen. Run again with --debug to see where it did.", err=True)
+    if as_json:
+        typer.echo(json.dumps({"error": text}))
+    return 2 if isinstance(error, InputError) else 1

@@ -1,0 +1,97 @@
+"""``gears check``: what is wrong or odd in the inputs, and what a run will cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from spatialgears.cli import options, output
+
+if TYPE_CHECKING:
+    from spatialgears.check import CheckReport
+
+
+def check(
+    st: options.St,
+    sc: options.Sc = None,
+    layer: options.Layer = None,
+    sc_layer: options.ScLayer = None,
+    st_genes: options.StGenes = None,
+    sc_genes: options.ScGenes = None,
+    coordinates: options.Coordinates = None,
+    spatial_key: options.SpatialKey = "spatial",
+    transpose: options.Transpose = False,
+    normalised: options.Normalised = False,
+    preset: options.Preset = None,
+    config: options.ConfigFile = None,
+    assignments: options.Set = None,
+    as_json: options.Json = False,
+) -> None:
+    """Report on slides and cells: counts, genes, depth, overlap, oddities, time and memory of a run."""
+    settings = options.load_config(preset, config, assignments)
+    from spatialgears.check import check_inputs
+
+    inputs = options.read_inputs(
+        st,
+        sc,
+        layer=layer,
+        sc_layer=sc_layer,
+        st_genes=st_genes,
+        sc_genes=sc_genes,
+        coordinates=coordinates,
+        transpose=transpose,
+        backed=True,
+    )
+    report = check_inputs(
+        inputs.slides,
+        inputs.cells,
+        config=settings,
+        names=inputs.names,
+        spatial_key=spatial_key,
+        normalised=normalised,
+    )
+    if as_json:
+        output.emit_json(report.to_dict())
+    else:
+        _show(report)
+
+
+def _show(report: CheckReport) -> None:
+    everything = [*report.slides, *([report.cells] if report.cells else [])]
+    output.table(
+        "Inputs",
+        ["input", "what", "n", "genes", "depth", "genes seen", "empty", "spacing"],
+        [
+            [
+                one.name,
+                "cells" if one is report.cells else "spots",
+                one.observations,
+                one.genes,
+                one.depth,
+                one.detected,
+                one.empty,
+                one.spacing,
+            ]
+            for one in everything
+        ],
+    )
+    ratio = "-" if report.depth_ratio is None else f"{report.depth_ratio:.1f} to 1"
+    output.lines(
+        "Together",
+        {
+            "values": report.kind,
+            "genes in every input": report.shared_genes,
+            "genes used at most": report.panel_genes,
+            "genes that vary in space": report.spatial_genes,
+            "depth, spot to cell": ratio,
+            "agreement of mean expression": report.agreement,
+        },
+    )
+    output.lines(
+        "A run will take about",
+        {"time": output.seconds(report.cost.seconds), "memory": output.size(report.cost.peak_bytes)},
+    )
+    typer.echo(
+        "\n".join(["Odd", *(f"  - {text}" for text in report.odd)]) if report.odd else "Nothing is odd."
+    )

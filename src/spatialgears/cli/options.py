@@ -1,0 +1,153 @@
+"""Options that several commands share, each defined once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from spatialgears.config import Config
+
+_INPUT, _CONFIG = "Input", "Configuration"
+
+St = Annotated[
+    list[str],
+    typer.Option(
+        "--st",
+        rich_help_panel=_INPUT,
+        help="A slide: .h5ad, .zarr, 10x .h5 or folder, Space Ranger folder, .csv; once per slide.",
+    ),
+]
+Sc = Annotated[str | None, typer.Option("--sc", rich_help_panel=_INPUT, help="The cells to place.")]
+Layer = Annotated[
+    str | None,
+    typer.Option("--layer", rich_help_panel=_INPUT, help="Layer with the counts, or raw; default .X."),
+]
+ScLayer = Annotated[
+    str | None,
+    typer.Option("--sc-layer", rich_help_panel=_INPUT, help="The same for the cells, where it differs."),
+]
+StGenes = Annotated[
+    str | None,
+    typer.Option("--st-genes", rich_help_panel=_INPUT, help="Column of .var that names the slides' genes."),
+]
+ScGenes = Annotated[
+    str | None,
+    typer.Option("--sc-genes", rich_help_panel=_INPUT, help="Column of .var that names the cells' genes."),
+]
+Coordinates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--coordinates",
+        rich_help_panel=_INPUT,
+        help="Table of barcode, x, y, or two columns of .obs (x,y); once for all slides or once per slide.",
+    ),
+]
+SpatialKey = Annotated[
+    str, typer.Option("--spatial-key", rich_help_panel=_INPUT, help="Key of .obsm with the coordinates.")
+]
+Transpose = Annotated[
+    bool, typer.Option("--transpose", rich_help_panel=_INPUT, help="Tables of counts have genes in rows.")
+]
+Normalised = Annotated[
+    bool,
+    typer.Option("--normalised", rich_help_panel=_INPUT, help="Accept values that are not counts."),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option("--preset", rich_help_panel=_CONFIG, help="quick, default (if none is named) or paper."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", rich_help_panel=_CONFIG, help="JSON file with the values that differ."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="STAGE.KEY=VALUE", rich_help_panel=_CONFIG, help="Set one value; repeatable."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON, and nothing else, to standard output.")]
+
+
+def load_config(preset: str | None, config: Path | None, assignments: Sequence[str] | None) -> Config:
+    """The configuration asked for: a preset or a file, then single values on top."""
+    from spatialgears.config import Config
+
+    if preset and config:
+        raise InputError(
+            "Expected --preset or --config, found both.",
+            'Name the preset in the file: {"preset": "quick", ...}.',
+        )
+    base = Config.from_file(config) if config else Config.preset(preset or "default")
+    return base.with_values(assignments or [])
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Slides and cells as read, and what to call them in messages."""
+
+    slides: list[AnnData]
+    cells: AnnData | None
+    names: list[str]
+
+
+def read_inputs(
+    st: Sequence[str],
+    sc: str | None,
+    *,
+    layer: str | None = None,
+    sc_layer: str | None = None,
+    st_genes: str | None = None,
+    sc_genes: str | None = None,
+    coordinates: Sequence[str] | None = None,
+    transpose: bool = False,
+    backed: bool = False,
+) -> Inputs:
+    """Read what ``--st`` and ``--sc`` name; layers are put in ``.X``, gene columns in ``.var_names``."""
+    from spatialgears.io import read
+
+    places: list[str | None] = [*coordinates] if coordinates else [None]
+    if len(places) == 1:
+        places *= len(st)
+    if len(places) != len(st):
+        raise InputError(
+            f"Expected --coordinates once, or once per slide ({len(st)} times); found {len(places)}.",
+            "Give them in the order of the slides.",
+        )
+    slides = [
+        read(
+            path,
+            layer=layer,
+            genes=st_genes,
+            coordinates=_places(place),
+            transpose=transpose,
+            backed=backed,
+        )
+        for path, place in zip(st, places, strict=True)
+    ]
+    cells = None
+    if sc is not None:
+        cells = read(sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=backed)
+    return Inputs(slides, cells, _short([*st, *([] if sc is None else [sc])]))
+
+
+def _short(paths: Sequence[str]) -> list[str]:
+    """The names of files alone where these are told apart by them."""
+    names = [Path(path).name for path in paths]
+    return names if len(set(names)) == len(names) else list(paths)
+
+
+def _places(text: str | None) -> str | list[str] | None:
+    """A file as it is; otherwise ``x,y`` as two columns."""
+    if text is None or Path(text).expanduser().exists() or "," not in text:
+        return text
+    return [part.strip() for part in text.split(",")]

@@ -1,0 +1,76 @@
+"""Progress of long work: bars with the time left on a terminal, now and then a plain line otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from spatialgears.cli.output import seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class ProgressView:
+    """A context manager to pass as ``progress=``: called as ``view(stage, done, total, values)``.
+
+    Everything goes to standard error, so that standard output holds results only.
+
+    Parameters
+    ----------
+    every
+        Least number of seconds between two plain lines of one stage.
+    """
+
+    def __init__(self, *, every: float = 10.0) -> None:
+        self._every = every
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._started: dict[str, float] = {}
+        self._told: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                TextColumn("{task.fields[values]}", markup=False),
+                console=Console(stderr=True),
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars:
+            self._bars.stop()
+
+    def __call__(self, stage: str, done: int, total: int, values: Mapping[str, float]) -> None:
+        """Show that ``done`` of ``total`` steps of a stage are behind us, and the latest values."""
+        text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        if self._bars:
+            if stage not in self._tasks:
+                self._tasks[stage] = self._bars.add_task(stage, total=total, values="")
+            self._bars.update(self._tasks[stage], completed=done, total=total, values=text)
+            return
+        now = time.monotonic()
+        first = self._started.setdefault(stage, now)
+        if done >= total or now - self._told.get(stage, first) >= self._every:
+            self._told[stage] = now
+            spent = now - first
+            left = (
+                f"{seconds(spent)}"
+                if done >= total
+                else f"{seconds(spent * (total - done) / max(done, 1))} left"
+            )
+            sys.stderr.write(f"{stage}: {done}/{total}, {left}" + (f", {text}" if text else "") + "\n")
+            sys.stderr.flush()
