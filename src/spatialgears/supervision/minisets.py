@@ -72,7 +72,7 @@ class MinisetSampler:
         self._sizes = torch.tensor([len(member) for member in members])  # (slides,)
         padded = np.stack([np.resize(member, widest) for member in members])
         self._index = torch.from_numpy(padded)  # (slides, widest), padding repeats real spots
-        self._coords = coords[self._index]  # (slides, widest, 2)
+        self._coords = coords.T[:, self._index].contiguous()  # (2, slides, widest)
         self._padding = torch.arange(widest) >= self._sizes[:, None]  # (slides, widest)
 
     def draw(self, batch: int, generator: torch.Generator) -> Minisets:
@@ -106,8 +106,8 @@ class MinisetSampler:
         ends = self._sizes.cumsum(0)
         slide = torch.searchsorted(ends, spot, right=True)
         place = spot - (ends - self._sizes)[slide]
-        delta = self._coords[slide] - self._coords[slide, place].unsqueeze(1)  # (B, widest, 2)
-        logp = delta.pow(2).sum(-1).sqrt_().div_(-tau).masked_fill_(self._padding[slide], -torch.inf)
+        across, down = (axis[slide] - axis[slide, place, None] for axis in self._coords)  # (B, widest) each
+        logp = torch.hypot(across, down).div_(-tau).masked_fill_(self._padding[slide], -torch.inf)
         return slide, logp.scatter_(1, place[:, None], TAKEN), n
 
     def _gather(self, slide: Tensor, local: Tensor, mask: Tensor) -> Minisets:
@@ -116,6 +116,6 @@ class MinisetSampler:
 
 def _top(logp: Tensor, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Places (B, n) of the n largest Gumbel-perturbed log p, and which of them are real."""
-    gumbel = torch.empty_like(logp).exponential_(generator=generator).clamp_min_(1e-30).log_()
-    keys, places = (logp - gumbel).topk(n, dim=1)
+    uniform = torch.rand(logp.shape, generator=generator).clamp_min_(1e-30)
+    keys, places = (logp - uniform.log_().neg_().log_()).topk(n, dim=1)  # log p + Gumbel noise
     return places, keys > -torch.inf

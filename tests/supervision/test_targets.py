@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import orthogonal_procrustes
+
+from spatialgears.supervision import centre, gram, gram_factor, procrustes
+
+
+@pytest.fixture
+def points():
+    return torch.randn(3, 20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.fixture
+def mask():
+    return torch.arange(20) < torch.tensor([[20], [13], [9]])
+
+
+def orthogonal(d, seed=0):
+    return torch.linalg.qr(
+        torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    )[0]
+
+
+def test_the_factor_reproduces_the_gram_matrix(points, mask):
+    v = gram_factor(points, 32, mask)
+    assert v.shape == (3, 20, 32)
+    torch.testing.assert_close(v @ v.mT, gram(points, mask))
+    assert (v[..., 2:] == 0).all()
+
+
+def test_the_gram_matrix_is_that_of_the_real_points_alone(points, mask):
+    y = points[1, :13] - points[1, :13].mean(0)
+    torch.testing.assert_close(gram(points, mask)[1, :13, :13], y @ y.T)
+    assert (gram(points, mask)[1, 13:] == 0).all()
+
+
+def test_targets_do_not_change_with_the_pose_of_the_slide(points, mask):
+    for seed in range(4):
+        q = orthogonal(2, seed)
+        moved = points @ q + torch.tensor([3.0, -7.0])
+        torch.testing.assert_close(gram(moved, mask), gram(points, mask))
+        torch.testing.assert_close(gram_factor(moved, 8, mask), gram_factor(points, 8, mask))
+
+
+def test_columns_of_the_factor_are_orthogonal_and_ordered(points):
+    v = gram_factor(points, 2)
+    small = v.mT @ v
+    torch.testing.assert_close(small[:, 0, 1], torch.zeros(3, dtype=torch.float64), atol=1e-9, rtol=0)
+    assert (small[:, 0, 0] >= small[:, 1, 1]).all()
+
+
+def test_a_factor_cannot_have_fewer_dimensions_than_the_points(points):
+    with pytest.raises(ValueError, match="at least 2"):
+        gram_factor(points, 1)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_procrustes_recovers_a_known_rotation_or_reflection_under_padding(sign, mask):
+    source = centre(
+        torch.randn(3, 20, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64), mask
+    )
+    q = orthogonal(6)
+    q[0] *= sign * torch.linalg.det(q).sign()
+    target = source @ q + 100 * ~mask.unsqueeze(-1)  # what stands at padded places must not matter
+    torch.testing.assert_close(procrustes(source, target, mask), q.expand(3, 6, 6))
+
+
+def test_procrustes_is_optimal_for_noisy_sets():
+    source, target = (torch.randn(40, 5, generator=torch.Generator().manual_seed(s)).double() for s in (3, 4))
+    expected, _ = orthogonal_procrustes(source.numpy(), target.numpy())
+    np.testing.assert_allclose(procrustes(source[None], target[None])[0].numpy(), expected, atol=1e-10)
+
+
+def test_a_planar_source_aligns_as_its_padded_self(points):
+    target = torch.randn(3, 20, 32, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    source = centre(points)
+    padded = torch.nn.functional.pad(source, (0, 30))
+    full = procrustes(padded, target)
+    torch.testing.assert_close(full @ full.mT, torch.eye(32, dtype=torch.float64).expand(3, 32, 32))
+    torch.testing.assert_close(source @ procrustes(source, target), padded @ full)
