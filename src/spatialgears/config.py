@@ -34,6 +34,9 @@ class ExpressionConfig(_Stage):
     min_detection: Fraction = Field(
         0.05, description="whole transcriptome: genes detected in no more than this share of observations are left out"
     )
+    target_sum: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="library size before log1p; 0: the median depth of the cells"
+    )
     standardise: bool = Field(True, description="standardise genes within each slide and each set of cells")
     thinning: bool = Field(True, description="thin spot counts binomially to the depth of random cells")
     thin_min: Fraction = Field(1.0, description="extra thinning factor, drawn uniformly from [thin_min, 1]")
@@ -335,6 +338,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "n_genes": 10_000_000,  # section 2: all G shared genes
             "gene_weights": "none",
             "min_detection": 0.0,
+            "target_sum": 1e4,  # silent
             "standardise": False,
             "thinning": False,
             "hidden": (512, 256),

@@ -32,17 +32,22 @@ class Panel:
         (G,) float32 with mean square one: the square root of Moran's I, or ones.
     morans_i
         (G,) float64, mean over the slides.
+    target
+        Library size that profiles are scaled to before log1p.
     """
 
     genes: np.ndarray
     weights: np.ndarray
     morans_i: np.ndarray
+    target: float = 1e4
 
     def __len__(self) -> int:
         return len(self.genes)
 
 
-def morans_i(counts: Matrix, coords: np.ndarray, *, n_neighbors: int = 6, raw: bool = True) -> np.ndarray:
+def morans_i(
+    counts: Matrix, coords: np.ndarray, *, n_neighbors: int = 6, target: float = 1e4, raw: bool = True
+) -> np.ndarray:
     """Moran's I of every gene on one slide, with equal weights on the nearest spots.
 
     ``I = sum_i z_i mean_{j in N(i)} z_j / sum_i z_i^2`` with z the centred log-normalised expression.
@@ -56,6 +61,8 @@ def morans_i(counts: Matrix, coords: np.ndarray, *, n_neighbors: int = 6, raw: b
         (n, 2) places of its spots.
     n_neighbors
         Neighbours of each spot (6: a hexagonal ring).
+    target
+        Library size the profiles are scaled to before log1p.
     raw
         False if ``counts`` hold values that are normalised already.
 
@@ -63,7 +70,7 @@ def morans_i(counts: Matrix, coords: np.ndarray, *, n_neighbors: int = 6, raw: b
     -------
     (G,) float64; 0 where a gene does not vary.
     """
-    x = (log_normalise(counts) if raw else counts).astype(np.float64)
+    x = (log_normalise(counts, target) if raw else counts).astype(np.float64)
     n = x.shape[0]
     k = min(n_neighbors, n - 1)
     neighbors = (
@@ -109,7 +116,7 @@ def build_panel(
     genes
         (G,) names of the shared genes.
     config
-        ``n_genes``, ``gene_weights``, ``moran_neighbors``, ``min_detection``.
+        ``n_genes``, ``gene_weights``, ``moran_neighbors``, ``min_detection``, ``target_sum``.
     raw
         False if the matrices hold values that are normalised already.
 
@@ -117,8 +124,9 @@ def build_panel(
     -------
     The panel, and its columns (len(panel),) in ``genes``.
     """
+    target = config.target_sum or typical_depth(cells)
     per_slide = [
-        morans_i(x, xy, n_neighbors=config.moran_neighbors, raw=raw)
+        morans_i(x, xy, n_neighbors=config.moran_neighbors, target=target, raw=raw)
         for x, xy in zip(slides, coords, strict=True)
     ]
     moran = np.mean(per_slide, axis=0)
@@ -141,5 +149,16 @@ def build_panel(
         "gene panel: %d of %d shared genes, Moran's I %.2f to %.2f",
         len(columns), len(genes), moran[columns[0]], moran[columns[-1]],
     )  # fmt: skip
-    panel = Panel(np.asarray(genes)[columns].astype(str), weights.astype(np.float32), moran[columns])
+    target = config.target_sum or typical_depth(cells[:, columns])
+    panel = Panel(np.asarray(genes)[columns].astype(str), weights.astype(np.float32), moran[columns], target)
     return panel, columns
+
+
+def typical_depth(counts: Matrix) -> float:
+    """The median depth of the profiles that are not empty.
+
+    Scaling shallow profiles to a library much larger than their own makes log1p all but binary: a single count of
+    200 becomes 4.0 at a target of 10,000, and ten counts 6.2. At the typical depth they become 0.7 and 2.4.
+    """
+    depth = np.asarray(counts.sum(1), dtype=np.float64).ravel()
+    return float(np.median(depth[depth > 0])) if (depth > 0).any() else 1e4

@@ -62,7 +62,7 @@ class Views:
         self.config, self.raw, self.thins = config, raw, config.thinning and raw
         self.counts = sp.csr_matrix(sp.vstack([sp.csr_matrix(x) for x in groups]))
         self.depths = np.asarray(self.counts.sum(1, dtype=np.float64)).ravel()
-        self.n_genes = len(panel)
+        self.n_genes, self.target = len(panel), panel.target
         edges = np.cumsum([0, *(x.shape[0] for x in groups)])
         self.rows = [slice(int(a), int(b)) for a, b in pairwise(edges)]
         self.group = torch.repeat_interleave(
@@ -127,7 +127,7 @@ class Views:
         x = self.counts[rows]
         keep = np.repeat(self._keep(self.depths[rows], rng), np.diff(x.indptr))  # (nnz,)
         data = thin(x.data.astype(np.int64), keep.astype(np.float32), rng)
-        return log_normalise(sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape))
+        return log_normalise(sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape), self.target)
 
     def _fill_bank(self, n_views: int, seed: int) -> Tensor:
         bank = torch.empty(n_views, *self.counts.shape)
@@ -148,7 +148,7 @@ class Views:
         return Standardiser.fit(x) if self.config.standardise else Standardiser.identity(self.n_genes)
 
     def _normalised(self, x: Matrix) -> Matrix:
-        return log_normalise(x) if self.raw else x.astype(np.float32)
+        return log_normalise(x, self.target) if self.raw else x.astype(np.float32)
 
     def _standardised(self, x: Tensor, index: Tensor) -> Tensor:
         group = self.group[index]
@@ -262,7 +262,7 @@ def cell_features(
     -------
     (n, G) float32 features, and the standardiser.
     """
-    x = log_normalise(cells) if raw else cells
+    x = log_normalise(cells, panel.target) if raw else cells
     if standardiser is None:
         standardiser = Standardiser.fit(x) if config.standardise else Standardiser.identity(len(panel))
     return standardiser(dense(x)) * torch.from_numpy(panel.weights), standardiser
