@@ -21,7 +21,7 @@ def panel(tiny):
 def _spots(tiny, panel, *, raw=True, bank_bytes=2**24, seed=3, **values):
     genes, columns = panel
     depths = np.asarray(tiny.cells[:, columns].sum(1)).ravel()
-    slides = [s[:, columns] if raw else log_normalise(s[:, columns]) for s in tiny.slides]
+    slides = [s[:, columns] if raw else log_normalise(s[:, columns], genes.target) for s in tiny.slides]
     config = ExpressionConfig(**values)
     return SpotViews(slides, depths, genes, config=config, seed=seed, raw=raw, bank_bytes=bank_bytes)
 
@@ -88,7 +88,7 @@ def test_dropout_leaves_the_value_of_a_silent_gene(tiny, panel):
 
 def test_clean_is_the_measured_profile(tiny, panel):
     views = _spots(tiny, panel)
-    x = log_normalise(tiny.slides[1][:, panel[1]].toarray())
+    x = log_normalise(tiny.slides[1][:, panel[1]].toarray(), panel[0].target)
     expected = (x - x.mean(0)) / (x.std(0) + 1e-2) * panel[0].weights
     np.testing.assert_allclose(views.clean()[90:], expected, atol=1e-3)
 
@@ -120,4 +120,4 @@ def test_cell_features_in_parts_are_the_whole(tiny, panel):
         (whole / torch.from_numpy(panel[0].weights)).mean(0), torch.zeros(len(panel[0])), atol=1e-4, rtol=0
     )
     plain, _ = cell_features(cells, panel[0], ExpressionConfig(standardise=False, gene_weights="none"))
-    np.testing.assert_allclose(plain, log_normalise(cells).toarray() * panel[0].weights, rtol=1e-5)
+    np.testing.assert_allclose(plain, log_normalise(cells, panel[0].target).toarray() * panel[0].weights, rtol=1e-5)
