@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+
+import anndata as ad
+import numpy as np
+import pytest
+from scipy import sparse
+
+from spatialgears.check import Cost, check_inputs, predict_cost
+from spatialgears.config import Config
+from spatialgears.errors import InputError
+
+GENES = [f"G{i}" for i in range(40)]
+
+
+def tissue(n: int, *, depth: float, seed: int, places: bool = True) -> ad.AnnData:
+    """Half of the genes follow x, the others follow nothing."""
+    rng = np.random.default_rng(seed)
+    xy = rng.uniform(-1, 1, (n, 2))
+    slopes = np.r_[np.linspace(-0.9, 0.9, 20), np.zeros(20)]  # they cancel: the depth does not follow x
+    levels = np.r_[np.linspace(1, 3, 10), np.linspace(3, 1, 10)]
+    rates = (1 + slopes * xy[:, :1]) * np.r_[levels, levels]  # (n, 40)
+    counts = rng.poisson(depth * rates / 80).astype(np.float32)
+    adata = ad.AnnData(sparse.csr_matrix(counts))
+    adata.var_names, adata.obs_names = GENES, [f"o{i}" for i in range(n)]
+    if places:
+        adata.obsm["spatial"] = 100 * xy
+    return adata
+
+
+@pytest.fixture(scope="module")
+def slides() -> list[ad.AnnData]:
+    return [tissue(150, depth=2000, seed=1), tissue(120, depth=2000, seed=2)]
+
+
+@pytest.fixture(scope="module")
+def cells() -> ad.AnnData:
+    return tissue(200, depth=400, seed=3, places=False)
+
+
+def test_report_counts_what_is_there(slides, cells):
+    report = check_inputs(slides, cells[:, :35].copy(), names=["a", "b", "c"])
+    assert [(one.name, one.observations, one.genes) for one in report.slides] == [
+        ("a", 150, 40),
+        ("b", 120, 40),
+    ]
+    assert report.cells is not None and (report.cells.observations, report.cells.genes) == (200, 35)
+    assert report.shared_genes == report.panel_genes == 35
+    assert report.slides[0].depth == pytest.approx(2000 * 35 / 40, rel=0.15)
+    assert report.depth_ratio == pytest.approx(5, rel=0.1)
+    assert report.agreement is not None and report.agreement > 0.9
+    assert 10 <= report.spatial_genes <= 20
+    assert report.slides[0].spacing == pytest.approx(0.5 * np.sqrt(200**2 / 150), rel=0.2)  # of random points
+    assert report.cells.spacing is None
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_the_panel_is_as_large_as_the_configuration_allows(slides, cells):
+    assert (
+        check_inputs(slides, cells, config=Config().with_values(["expression.n_genes=10"])).panel_genes == 10
+    )
+
+
+def test_nothing_is_odd_in_good_data(slides, cells):
+    odd = check_inputs(slides, cells).odd
+    assert [text for text in odd if "Only 40 genes are shared" not in text] == []
+
+
+def test_what_is_odd_is_said(slides, cells):
+    def said(word: str, *args, **kwargs) -> bool:
+        return any(word in text for text in check_inputs(*args, **kwargs).odd)
+
+    assert said(
+        "Spots have 0.2 of the depth", [tissue(150, depth=400, seed=1)], tissue(150, depth=2000, seed=2)
+    )
+    assert said("slide 1 and slide 2 hold the same values", [slides[0], slides[0].copy()], cells)
+    assert said("slide 1 and the cells hold the same values", [slides[0]], slides[0].copy())
+    shuffled = slides[0].copy()
+    shuffled.obsm["spatial"] = np.random.default_rng(0).permutation(shuffled.obsm["spatial"])
+    assert said("Only 0 genes vary over the slides", [shuffled], cells)
+    strange = cells.copy()
+    strange.X = sparse.csr_matrix(
+        np.random.default_rng(0).poisson(3 * np.random.default_rng(1).gamma(1, 2, 40), (200, 40))
+    )
+    assert said("hardly agrees", slides, strange)
+
+
+def test_too_little_memory_is_said(slides, cells, monkeypatch):
+    monkeypatch.setattr("spatialgears.check.predict_cost", lambda *_: Cost(1.0, 10**15))
+    assert any("A run needs about 1000000.0 GB" in text for text in check_inputs(slides, cells).odd)
+
+
+def test_slides_alone_and_normalised_values(slides):
+    scaled = slides[0].copy()
+    scaled.X = (scaled.X.toarray() - scaled.X.toarray().mean(0)) / 3
+    report = check_inputs([scaled], normalised=True)
+    assert report.kind == "normalised" and report.cells is None and report.depth_ratio is None
+    assert 10 <= report.spatial_genes <= 20
+
+
+def test_bad_input_is_refused(slides, cells):
+    half = cells.copy()
+    half.X = half.X * 0.3
+    with pytest.raises(InputError, match="expected raw counts"):
+        check_inputs(slides, half)
+
+
+def test_cost_grows_with_everything_and_is_linear_in_cells():
+    config = Config()
+    base = predict_cost(600, 10_000, 300, config)
+    for bigger in (
+        predict_cost(6000, 10_000, 300, config),
+        predict_cost(600, 20_000, 300, config),
+        predict_cost(600, 10_000, 900, config),
+    ):
+        assert bigger.seconds >= base.seconds and bigger.peak_bytes >= base.peak_bytes
+    costs = [predict_cost(600, n, 300, config) for n in (200_000, 400_000, 600_000)]
+    assert costs[2].seconds - costs[1].seconds == pytest.approx(costs[1].seconds - costs[0].seconds)
+    assert costs[2].peak_bytes - costs[1].peak_bytes == pytest.approx(
+        costs[1].peak_bytes - costs[0].peak_bytes, rel=1e-6
+    )
+    quick, paper = (predict_cost(600, 10_000, 300, Config.preset(name)) for name in ("quick", "paper"))
+    assert quick.seconds < base.seconds < paper.seconds

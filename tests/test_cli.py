@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import spatialgears
+from spatialgears.cli import app as app_module
+from spatialgears.cli import main, output
+from spatialgears.cli.options import load_config
+from spatialgears.cli.progress import ProgressView
+from spatialgears.errors import InputError, TrainingError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Two slides and cells, and the truth with cells in another order."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for name, n in (("st_1", 60), ("st_2", 50), ("sc", 80)):
+        xy = rng.uniform(0, 10, (n, 2))
+        counts = rng.poisson(np.exp(0.2 * xy[:, :1] * rng.normal(size=(1, 120))), (n, 120)).astype(np.float32)
+        adata = ad.AnnData(sparse.csr_matrix(counts))
+        adata.obs_names, adata.var_names = [f"{name}_{i}" for i in range(n)], [f"G{i}" for i in range(120)]
+        if name == "sc":
+            adata.obsm["X_gears"] = 3 * xy @ np.array([[0, 1], [-1, 0]]) + 7
+            truth = ad.AnnData(obs=pd.DataFrame(index=adata.obs_names), obsm={"spatial": xy})
+            truth[::-1].copy().write_h5ad(folder / "truth.h5ad")
+        else:
+            adata.obsm["spatial"] = xy
+        adata.write_h5ad(folder / f"{name}.h5ad")
+    return folder
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main([str(one) for one in arguments])
+    out, err = capsys.readouterr()
+    return int(left.value.code or 0), out, err
+
+
+def inputs(folder: Path) -> list[str]:
+    return ["--st", f"{folder}/st_1.h5ad", "--st", f"{folder}/st_2.h5ad", "--sc", f"{folder}/sc.h5ad"]
+
+
+def test_version_and_help(capsys):
+    assert run(capsys, "--version")[:2] == (0, f"gears {spatialgears.__version__}\n")
+    code, out, _ = run(capsys, "--help")
+    assert code == 0 and all(name in out for name in ("simulate", "check", "evaluate"))
+    assert run(capsys, "check", "-h")[0] == 0
+
+
+def test_check_in_plain_lines(capsys, folder):
+    code, out, err = run(capsys, "check", *inputs(folder))
+    assert code == 0 and err == ""
+    assert "st_1.h5ad\tspots\t60\t120" in out and "sc.h5ad\tcells\t80\t120" in out
+    assert "A run will take about" in out
+    assert "\x1b" not in out  # no colours in a pipe
+
+
+def test_check_as_json(capsys, folder):
+    code, out, _ = run(capsys, "check", *inputs(folder), "--json", "--set", "expression.n_genes=50")
+    report = json.loads(out)
+    assert code == 0
+    assert report["shared_genes"] == 120 and report["panel_genes"] == 50
+    assert [one["observations"] for one in report["slides"]] == [60, 50]
+    assert report["cost"]["seconds"] > 0
+
+
+def test_bad_input_is_told_on_standard_error(capsys, folder):
+    code, out, err = run(capsys, "check", "--st", folder / "sc.h5ad")
+    assert (code, out) == (2, "")
+    assert "sc.h5ad: expected coordinates" in err and "What to do" in err and "Traceback" not in err
+    code, out, err = run(capsys, "check", "--st", folder / "sc.h5ad", "--json")
+    assert code == 2 and "expected coordinates" in json.loads(out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check"], "--st"),
+        (["bogus"], "bogus"),
+        (["check", "--st", "none.h5ad"], "no file or folder none.h5ad"),
+        (["check", "--st", "{st}", "--preset", "fast"], "quick, default, paper"),
+        (["check", "--st", "{st}", "--set", "geometry.stesp=3"], "geometry.stesp"),
+        (["check", "--st", "{st}", "--config", "none.json"], "no configuration file"),
+        (["check", "--st", "{st}", "--layer", "counts"], "no layer 'counts'"),
+        (["check", "--st", "{st}", "--st-genes", "ids"], "no column 'ids'"),
+        (["check", "--st", "{st}", "--coordinates", "x,y"], "two columns of .obs"),
+        (["check", "--st", "{st}", "--coordinates", "a", "--coordinates", "b"], "once per slide (1 times)"),
+        (["simulate", "-o", "x", "--cells", "-3"], "--cells"),
+    ],
+)
+def test_usage_errors_leave_with_two(capsys, folder, arguments, words):
+    code, out, err = run(capsys, *(one.format(st=folder / "st_1.h5ad") for one in arguments))
+    assert code == 2 and out == ""
+    assert words in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "check"], ["check", "--debug"]])
+def test_debug_shows_where(arguments):
+    with pytest.raises(InputError, match="no file"):
+        main([*arguments, "--st", "none.h5ad"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (InputError("bad", "mend it"), 2, "Error: bad\n  What to do: mend it"),
+        (TrainingError("lost"), 1, "Error: lost"),
+        (ZeroDivisionError("oops"), 1, "unexpected ZeroDivisionError: oops"),
+    ],
+)
+def test_exit_codes(capsys, monkeypatch, error, code, words):
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr(app_module, "app", fail)
+    found, _, err = run(capsys, "check")
+    assert found == code and words in err and "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_interrupt_leaves_with_130():
+    code = """
+import signal, time
+from spatialgears.cli import main, options
+
+def load_config(*_):
+    print("ready", flush=True)
+    time.sleep(100)
+
+options.load_config = load_config
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main(["check", "--st", "a.h5ad"])
+"""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err
+
+
+def test_evaluate_matches_cells_by_name(capsys, folder):
+    code, out, _ = run(
+        capsys, "evaluate", "--pred", folder / "sc.h5ad", "--truth", folder / "truth.h5ad", "--json"
+    )
+    row = json.loads(out)
+    assert code == 0
+    assert row["spearman"] == pytest.approx(1) and row["stress1"] == pytest.approx(0, abs=1e-6)
+    assert row["lrmse_100"] is None  # too few points: null, not NaN
+    code, out, _ = run(capsys, "evaluate", "--pred", folder / "sc.h5ad", "--truth", folder / "truth.h5ad")
+    assert code == 0 and "spearman\t1" in out
+
+
+def test_evaluate_refuses_what_does_not_match(capsys, folder):
+    code, _, err = run(capsys, "evaluate", "--pred", folder / "sc.h5ad", "--truth", folder / "st_1.h5ad")
+    assert code == 2 and "80 of 80 predicted cells are missing, e.g. sc_0; it has st_1_0" in err
+    code, _, err = run(
+        capsys, "evaluate", "--pred", folder / "sc.h5ad", "--truth", folder / "truth.h5ad", "--key", "X_pca"
+    )
+    assert code == 2 and "has 'X_gears'" in err
+
+
+def test_simulate_writes_files_that_check_reads(capsys, tmp_path):
+    command = ["simulate", "-o", tmp_path / "a", "--cells", 150, "--sections", 2, "--genes", 60, "--seed", 3]
+    code, out, _ = run(capsys, *command)
+    assert code == 0 and "gears check" in out
+    names = ["st_1.h5ad", "st_2.h5ad", "sc.h5ad", "truth.h5ad"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(names)
+    cells, truth = (ad.read_h5ad(tmp_path / "a" / name) for name in ("sc.h5ad", "truth.h5ad"))
+    assert cells.n_obs == 150 and "spatial" not in cells.obsm
+    assert list(truth.obs_names) == list(cells.obs_names) and truth.obsm["spatial"].shape == (150, 2)
+    assert run(capsys, "check", *inputs(tmp_path / "a"))[0] == 0
+    command[2] = tmp_path / "b"
+    files = json.loads(run(capsys, *command, "--json")[1])["files"]
+    assert [Path(one["path"]).name for one in files] == names
+    again = ad.read_h5ad(tmp_path / "b" / "sc.h5ad")
+    assert (again.X != cells.X).nnz == 0
+
+
+def test_configuration_options(tmp_path):
+    (tmp_path / "c.json").write_text('{"preset": "quick", "seed": 3}')
+    config = load_config(None, tmp_path / "c.json", ["seed=4"])
+    assert config == load_config("quick", None, ["seed=4"])
+    assert load_config(None, None, None) == spatialgears.Config()
+    with pytest.raises(InputError, match="found both"):
+        load_config("quick", tmp_path / "c.json", None)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_in_plain_lines_now_and_then(monkeypatch):
+    err, clock = io.StringIO(), iter(range(0, 1000, 3))
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    with ProgressView(every=10) as progress:
+        for step in range(1, 11):
+            progress("geometry", step, 10, {"loss": 0.5})
+    told = err.getvalue().splitlines()
+    assert told == [
+        "geometry: 5/10, 12 s left, loss 0.5",
+        "geometry: 9/10, 3 s left, loss 0.5",
+        "geometry: 10/10, 27 s, loss 0.5",
+    ]
+
+
+def test_progress_in_bars_on_a_terminal(monkeypatch):
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    with ProgressView() as progress:
+        progress("geometry", 1, 2, {"loss": 0.5})
+        progress("geometry", 2, 2, {"loss": 0.25})
+        progress("assembly", 1, 4, {})
+    assert all(words in err.getvalue() for words in ("geometry", "2/2", "loss 0.25", "assembly", "1/4"))
+
+
+def test_tables_on_a_terminal_and_in_a_pipe(monkeypatch, capsys):
+    output.table("Title", ["name", "n"], [["a[b]", 12345], ["c", None]])
+    assert capsys.readouterr().out == "Title\nname\tn\na[b]\t12,345\nc\t-\n"
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    output.table("Title", ["name", "n"], [["a[b]", 12345]])
+    assert "a[b]" in screen.getvalue() and "12,345" in screen.getvalue() and "│" in screen.getvalue()
+
+
+def test_words_for_time_and_size():
+    assert [output.seconds(value) for value in (5, 300, 7200)] == ["5 s", "5 min", "2.0 h"]
+    assert [output.size(value) for value in (5e7, 2.5e9)] == ["50 MB", "2.5 GB"]

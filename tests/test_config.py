@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from spatialgears.config import Config
+from spatialgears.errors import ConfigError
+
+PRESETS = ["quick", "default", "paper"]
+
+#: The appendix "Hyperparameters and Reproducibility", transcribed again from the paper.
+APPENDIX = {
+    "expression": {
+        "hidden": (512, 256),
+        "embed_dim": 128,
+        "lambda_inv": 25,
+        "lambda_var": 25,
+        "lambda_cov": 1,
+        "gamma": 1,
+        "view_dropout": 0.3,
+        "view_noise": 0.015,
+        "view_jitter": 0.25,
+        "discriminator_hidden": 512,
+        "discriminator_dropout": 0.1,
+        "grl_max": 1.0,
+        "grl_ramp_epochs": 200,
+        "grl_warmup_epochs": 50,
+        "slide_adversary": 50,
+        "mmd": 20,
+        "coral": 1,
+        "local_alignment": 4,
+        "epochs": 2000,
+        "lr": 1e-4,
+        "batch_size": 32,
+        "probe_k": 20,
+        "probe_margin": 0.08,
+        "thinning": False,
+        "gene_weights": "none",
+    },
+    "supervision": {"dim": 32, "overlap": 0.5, "min_overlap": 20},
+    "geometry": {
+        "inputs": "embedding",
+        "context_blocks": 3,
+        "heads": 4,
+        "inducing": 128,
+        "width": 256,
+        "generator_blocks": 4,
+        "denoiser_blocks": 4,
+        "self_conditioning": True,
+        "distance_bins": 24,
+        "angle_bins": 8,
+        "knn": 15,
+        "landmarks": 16,
+        "gram": 1.0,
+        "gram_scale": 0.5,
+        "nca": 1.0,
+        "nca_temperature": 0.5,
+        "overlap_sigma_gate": 1.0,
+        "lr": 1e-4,
+        "batch_size": 32,
+        "steps": 300 * 141,
+    },
+    "assembly": {
+        "graph_k": 50,
+        "jaccard": 0.2,
+        "coverage": 10,
+        "patch_overlap": 0.7,
+        "min_overlap": 25,
+        "steps": 600,
+        "sigma_start": 3,
+        "min_support": 2,
+        "spread_max": 0.5,
+        "landmarks": 128,
+        "solve_steps": 1000,
+        "huber_delta": 0.1,
+        "anchor": 0.1,
+        "solve_lr": 1e-2,
+        "mode": "patches",
+        "patch_context": "local",
+    },
+}
+
+
+@pytest.mark.parametrize("stage", APPENDIX)
+def test_paper_preset_is_the_appendix(stage):
+    found = Config.preset("paper").model_dump()[stage]
+    assert {key: found[key] for key in APPENDIX[stage]} == APPENDIX[stage]
+
+
+def test_paper_seed_and_curriculum():
+    paper = Config.preset("paper")
+    assert paper.seed == 42
+    assert len(paper.geometry.curriculum) == 3
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_json_round_trip(name, tmp_path):
+    config = Config.preset(name).with_values(["seed=7", "supervision.tau=[0.1, 2]"])
+    (tmp_path / "c.json").write_text(config.to_json())
+    assert Config.from_file(tmp_path / "c.json") == config
+
+
+def test_presets_differ_and_quick_is_quicker():
+    quick, default, paper = map(Config.preset, PRESETS)
+    assert len({one.to_json() for one in (quick, default, paper)}) == 3
+    assert quick.geometry.steps < default.geometry.steps < paper.geometry.steps
+    assert default == Config()
+
+
+def test_a_file_may_name_a_preset_and_give_only_what_differs(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"preset": "paper", "geometry": {"width": 64}}))
+    assert Config.from_file(path) == Config.preset("paper").with_values({"geometry": {"width": 64}})
+
+
+def test_configs_are_frozen():
+    with pytest.raises(ValidationError):
+        Config().geometry.width = 3
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("geometry.stesp=3", ["geometry.stesp", "no such key", "steps"]),
+        ("geometri.steps=3", ["geometri", "no such key", "geometry"]),
+        ("expression.view_dropout=1.5", ["expression.view_dropout", "less than or equal to 1", "1.5"]),
+        ("supervision.n_min=2", ["supervision.n_min", "greater than or equal to 8", "found 2"]),
+        ("assembly.mode=fast", ["assembly.mode", "'auto', 'one-shot' or 'patches'", "'fast'"]),
+        ("geometry.lr=NaN", ["geometry.lr", "finite"]),
+        ("geometry.steps=many", ["geometry.steps", "integer", "'many'"]),
+        ("geometry.heads=3", ["geometry", "heads must divide width = 128, found 3"]),
+        ("supervision.n_max=50", ["supervision", "n_max must be at least n_min = 96, found 50"]),
+        ("supervision.tau=[3,1]", ["supervision", "low <= high"]),
+    ],
+)
+def test_wrong_values_are_refused_by_name_range_and_value(assignment, words):
+    with pytest.raises(ConfigError) as error:
+        Config().with_values([assignment])
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_all_wrong_values_are_told_at_once():
+    with pytest.raises(ConfigError) as error:
+        Config().with_values(["geometry.width=1", "assembly.landmarks=1"])
+    assert "geometry.width" in str(error.value) and "assembly.landmarks" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("seed=5", "seed", 5),
+        ("expression.thinning=false", "expression", False),
+        ("expression.thinning=False", "expression", False),
+        (" expression.thinning = False ", "expression", False),
+    ],
+)
+def test_assignments_parse(text, key, value):
+    config = Config().with_values([text])
+    assert (config.seed if key == "seed" else config.expression.thinning) == value
+
+
+@pytest.mark.parametrize("text", ["seed", "=3", "seed=1.5", "geometry=3"])
+def test_assignments_that_do_not_parse(text):
+    with pytest.raises(ConfigError):
+        Config().with_values([text])
+
+
+def test_assignments_that_contradict_each_other():
+    with pytest.raises(ConfigError, match="part of a value set before"):
+        Config().with_values(["geometry=3", "geometry.steps=3"])
+
+
+def test_files_that_cannot_be_used(tmp_path):
+    with pytest.raises(ConfigError, match="no configuration file"):
+        Config.from_file(tmp_path / "none.json")
+    (tmp_path / "a.json").write_text("{seed: 3}")
+    with pytest.raises(ConfigError, match="not a JSON file"):
+        Config.from_file(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text("[1]")
+    with pytest.raises(ConfigError, match="expected an object"):
+        Config.from_file(tmp_path / "b.json")
+    (tmp_path / "c.json").write_text('{"preset": "fast"}')
+    with pytest.raises(ConfigError, match="quick, default, paper"):
+        Config.from_file(tmp_path / "c.json")
