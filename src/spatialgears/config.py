@@ -153,7 +153,7 @@ class GeometryConfig(_Stage):
         0, description="steps of the refiner alone, after the generator; 0: both are trained jointly"
     )
     crossfit: Annotated[int, Field(ge=0, le=20)] = Field(
-        0, description="folds of spots for out-of-fold residuals, which the refiner is fitted on; 0: none"
+        0, description="folds of spots (slides, if several) placed by models that have not seen them; 0: none"
     )
     crossfit_steps: Count = Field(500, description="training steps of each fold's generator")
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
@@ -169,8 +169,8 @@ class GeometryConfig(_Stage):
     def _divides(self) -> Self:
         if self.width % self.heads:
             raise ValueError(f"heads must divide width = {self.width}, found {self.heads}")
-        if self.crossfit == 1 or (self.crossfit and not self.refiner_steps):
-            raise ValueError(f"crossfit must be 0, or at least 2 with refiner_steps > 0; found {self.crossfit}")
+        if self.crossfit == 1:
+            raise ValueError("crossfit must be 0, or at least 2 folds, found 1")
         return self
 
 

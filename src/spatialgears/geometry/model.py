@@ -78,7 +78,7 @@ class GeometryModel(nn.Module):
         else:
             previous = None
         raw = self.denoiser(scale_in * u, noise, condition, base, previous, local, mask, keep_context)
-        return skip * u + out * raw.float()
+        return skip * u + out * raw
 
     @torch.no_grad()
     def sample(
@@ -90,6 +90,7 @@ class GeometryModel(nn.Module):
         sigma_start: float,
         seeds: Tensor,
         guidance: float = 1.0,
+        base: Tensor | None = None,
         callback: Callable[[int, int], None] | None = None,
     ) -> Tensor:
         """V_pred (B, n, d): the generator's proposal, refined along ``steps`` Heun steps.
@@ -111,7 +112,7 @@ class GeometryModel(nn.Module):
             ``callback(done, total)`` after every step.
         """
         h = self.context(x, mask)
-        base = self.generate(h, mask).float()
+        base = self.generate(h, mask)
         if steps == 0 or self.config.refiner == "none":
             return base
         condition = self.refiner_condition(x, h, mask)

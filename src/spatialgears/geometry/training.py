@@ -56,6 +56,8 @@ class GeometryFit:
         Index of the spots that were held out, among all spots.
     metrics
         Held-out scores of the weights that were kept.
+    folds
+        Models that have each not seen some of the spots, when cross-fitting.
     """
 
     model: GeometryModel
@@ -63,6 +65,23 @@ class GeometryFit:
     sigma_data: float
     heldout: np.ndarray
     metrics: dict[str, float]
+    folds: Folds | None = None
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Cross-fitting: generators, and for every spot the one that has not seen it.
+
+    Attributes
+    ----------
+    models
+        Generators without refiner, in evaluation mode.
+    fold
+        (n_spots,) number of the model that was trained without the spot.
+    """
+
+    models: list[GeometryModel]
+    fold: np.ndarray
 
 
 def train_geometry(
@@ -111,15 +130,11 @@ def train_geometry(
     with owned_rng():
         model = loop.new_model(n_features)
         loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
+        folds = loop.crossfit(n_features, ~heldout) if geometry.crossfit else None
         if two_phases:
-            minisets = (
-                loop.crossfit(n_features, ~heldout)
-                if geometry.crossfit
-                else _Minisets([loop.sampler(~heldout)])
-            )
-            loop.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
+            loop.run("refiner", "refiner", model, geometry.refiner_steps, loop.unseen(folds, ~heldout))
         metrics = {} if score is None else score(model)
-    return GeometryFit(model, loop.history, float(model.sigma_data), np.flatnonzero(heldout), metrics)
+    return GeometryFit(model, loop.history, float(model.sigma_data), np.flatnonzero(heldout), metrics, folds)
 
 
 @dataclass(frozen=True)
@@ -159,16 +174,27 @@ class _Loop:
     def sampler(self, keep: np.ndarray) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
-    def crossfit(self, n_features: int, keep: np.ndarray) -> _Minisets:
-        """Generators that have each not seen one random fold of the spots, and samplers of these folds."""
-        folds = self.config.geometry.crossfit
-        fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % folds
+    def crossfit(self, n_features: int, keep: np.ndarray) -> Folds:
+        """Generators that have each not seen one fold: some of the slides, or random spots of a single one."""
+        count = self.config.geometry.crossfit
+        if len(self.slides) > 1:
+            count = min(count, len(self.slides))
+            fold = np.repeat(np.arange(len(self.slides)) % count, [len(slide) for slide in self.slides])
+        else:
+            fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % count
         models = []
-        for i in range(folds):
+        for i in range(count):
             models.append(self.new_model(n_features, fold=i + 1))
-            unseen = _Minisets([self.sampler(keep & (fold != i))])
-            self.run(f"fold-{i}", "generator", models[-1], self.config.geometry.crossfit_steps, unseen)
-        return _Minisets([self.sampler(keep & (fold == i)) for i in range(folds)], models)
+            seen = _Minisets([self.sampler(keep & (fold != i))])
+            self.run(f"fold-{i}", "generator", models[-1], self.config.geometry.crossfit_steps, seen)
+        return Folds(models, fold)
+
+    def unseen(self, folds: Folds | None, keep: np.ndarray) -> _Minisets:
+        """Minisets of each fold with the model that has not seen it; all spots when there are no folds."""
+        if folds is None:
+            return _Minisets([self.sampler(keep)])
+        count = len(folds.models)
+        return _Minisets([self.sampler(keep & (folds.fold == i)) for i in range(count)], folds.models)
 
     def batch(self, minisets: _Minisets, step: int, generator: torch.Generator) -> Batch:
         """The sets of one step, on the device."""
