@@ -33,7 +33,7 @@ CELL_TYPES: dict[str, tuple[float, ...]] = {
 _SHARES = np.array(list(CELL_TYPES.values())).T  # (domains, types)
 _TYPE = {name: i for i, name in enumerate(CELL_TYPES)}
 
-_HALF_LENGTH, _HALF_HEIGHT, _BEND = 1.4, 0.8, 1.2  # a bean: an ellipse bent along a circle of radius _BEND
+_HALF_LENGTH, _HALF_HEIGHT, _BEND = 1.4, 0.8, 1.0  # a bean: an ellipse bent along a circle of radius _BEND
 _BORDERS = np.array([0.05, 0.36, 0.62, 0.86])  # of the layers, as laminar depth
 _BLUR = 0.022  # width over which neighbouring domains mix
 BOX = 2.5  # half the side of a square around any organ of this family
