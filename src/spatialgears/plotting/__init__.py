@@ -1,0 +1,17 @@
+"""Figures, public as ``sg.pl``: each takes ``ax``, returns Axes, and never shows a window."""
+
+from spatialgears.plotting.diagnostics import calibration_error, coverage, distortion, edge_roc, local_rmse
+from spatialgears.plotting.maps import embedding_before_after, reconstruction, truth_vs_prediction
+from spatialgears.plotting.training import training_curves
+
+__all__ = [
+    "calibration_error",
+    "coverage",
+    "distortion",
+    "edge_roc",
+    "embedding_before_after",
+    "local_rmse",
+    "reconstruction",
+    "training_curves",
+    "truth_vs_prediction",
+]

@@ -1,0 +1,241 @@
+"""Pictures of places: the reconstruction, the truth beside it, the embedding before and after alignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from spatialgears import metrics
+from spatialgears.errors import InputError
+from spatialgears.plotting import canvas, palette
+from spatialgears.plotting.values import UNIT, color_values, coordinates, pair, turned_onto
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAP_WIDTH = 4.8  # inches, without the legend
+
+
+def reconstruction(
+    data: Any,
+    *,
+    color: Any = None,
+    basis: str = "X_gears",
+    layer: str | None = None,
+    size: float | None = None,
+    cmap: str = palette.CONTINUOUS,
+    legend: bool = True,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw every cell at its predicted place.
+
+    Parameters
+    ----------
+    data
+        AnnData with ``obsm[basis]``, a Reconstruction, or an (n, 2) array.
+    color
+        An obs column (such as a cell type), a gene, "uncertainty", "domain", or one value per cell.
+    basis
+        Key of the places in ``obsm``.
+    layer
+        Where a gene's values are read; default ``X``. They are drawn as they are.
+    size
+        Marker area in square points; default: adapted to the number of cells.
+    cmap
+        Colour map for numbers. They are drawn in order, so that high values are not hidden.
+    legend
+        Whether to list the labels beside the map.
+    title
+        Title of the axes.
+    ax
+        Axes to draw on; default: a new figure.
+
+    Returns
+    -------
+    Axes
+        With equal aspect and both axes in units of the RMS radius of the slide.
+    """
+    coords = coordinates(data, basis)
+    values, label = color_values(data, color, layer=layer)
+    ax = canvas.axes_or_new(
+        ax, width=MAP_WIDTH + _key_width(values, legend), height=_height(coords, MAP_WIDTH)
+    )
+    canvas.points(ax, coords, values, label=label, size=size, cmap=cmap, legend=legend)
+    canvas.map_axes(ax, title=title)
+    return ax
+
+
+def truth_vs_prediction(
+    coords: Any,
+    truth: Any,
+    *,
+    color: Any = None,
+    size: float | None = None,
+    cmap: str = palette.CONTINUOUS,
+    legend: bool = True,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the true places and the predicted ones side by side, in the same colours and at the same scale.
+
+    Places are intrinsic, so the prediction is first turned, mirrored, shifted and scaled onto the truth.
+
+    Parameters
+    ----------
+    coords
+        (n, 2) predicted places, a Reconstruction, or an AnnData with ``obsm["X_gears"]``.
+    truth
+        (n, 2) true places, or an AnnData with ``obsm["spatial"]``.
+    color
+        As in :func:`reconstruction`; default: the true place along the tissue's longest axis, so that a
+        prediction in which colours run as in the truth is a good one.
+    size, cmap, legend, title, ax
+        As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        Both layouts on one pair of axes, with a bar for scale.
+    """
+    predicted, true = pair(coords, truth)
+    true = metrics.canonical(true)
+    predicted = turned_onto(predicted, true, scale=True)
+    if color is None:
+        axis = np.linalg.svd(true, full_matrices=False)[2][0]
+        values, label = pd.Series(true @ axis), "true place, longest axis (RMS radius)"
+    else:
+        values, label = color_values(coords, color)
+    wide = 1.7 * MAP_WIDTH
+    ax = canvas.axes_or_new(ax, width=wide + _key_width(values, legend), height=_height(true, wide / 2))
+    _side_by_side(
+        ax, true, predicted, values, ("truth", "prediction"), label=label, size=size, cmap=cmap, legend=legend
+    )
+    _scale_bar(ax)
+    canvas.set_title(ax, title)
+    return ax
+
+
+def embedding_before_after(
+    before: np.ndarray,
+    after: np.ndarray,
+    labels: Any,
+    *,
+    label: str = "domain",
+    size: float | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw an embedding before and after domains were aligned, coloured by origin (figure 6).
+
+    Parameters
+    ----------
+    before, after
+        (n, f) embeddings of the same profiles; drawn by their first two principal components.
+    labels
+        (n,) the domain, slide or batch of each profile.
+    label
+        Title of the legend.
+    size, title, ax
+        As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        Both panels on one pair of axes, each scaled to unit spread.
+    """
+    left, right = _two_columns(before), _two_columns(after)
+    values = pd.Series(np.asarray(labels).astype(str))
+    if not len(left) == len(right) == len(values):
+        raise InputError(
+            f"There are {len(left)} profiles before, {len(right)} after and {len(values)} labels.",
+            "Give one of each.",
+        )
+    ax = canvas.axes_or_new(ax, width=1.7 * MAP_WIDTH + _key_width(values, True), height=MAP_WIDTH)
+    _side_by_side(
+        ax,
+        left,
+        right,
+        values,
+        ("before", "after"),
+        label=label,
+        size=size,
+        cmap=palette.CONTINUOUS,
+        legend=True,
+    )
+    ax.text(
+        0.5,
+        -0.02,
+        "first two components of each, scaled to unit spread",
+        transform=ax.transAxes,
+        ha="center",
+        va="top",
+    )
+    canvas.set_title(ax, title)
+    return ax
+
+
+def _side_by_side(
+    ax: Axes,
+    left: np.ndarray,
+    right: np.ndarray,
+    values: pd.Series | None,
+    names: tuple[str, str],
+    *,
+    label: str,
+    size: float | None,
+    cmap: str,
+    legend: bool,
+) -> None:
+    """Two layouts at one scale, the right one moved clear of the left."""
+    ends = [(np.nanmin(part, axis=0), np.nanmax(part, axis=0)) for part in (left, right)]
+    width = max(high[0] - low[0] for low, high in ends) or 1.0
+    shift = ends[0][1][0] - ends[1][0][0] + 0.15 * width
+    both = np.concatenate([left, right + np.array([shift, 0.0])])
+    twice = None if values is None else pd.concat([values, values], ignore_index=True)
+    size = canvas.point_size(ax, len(both)) if size is None else size
+    canvas.points(ax, both, twice, label=label, size=size, cmap=cmap, legend=legend)
+    top = max(high[1] for _, high in ends) + 0.06 * width
+    for name, (low, high), offset in zip(names, ends, (0.0, shift), strict=True):
+        ax.text((low[0] + high[0]) / 2 + offset, top, name, ha="center", va="bottom", fontsize="large")
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    ax.margins(0.06)
+
+
+def _scale_bar(ax: Axes, length: float = 1.0) -> None:
+    (low, _), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    y = bottom - 0.03 * (top - bottom)
+    ax.plot([low, low + length], [y, y], color="black", linewidth=2, solid_capstyle="butt")
+    ax.text(low, y - 0.03 * (top - bottom), UNIT, ha="left", va="top", fontsize="small")
+
+
+def _two_columns(embedding: Any) -> np.ndarray:
+    """(n, 2) centred first principal components, scaled to unit RMS radius."""
+    x = np.asarray(embedding, dtype=np.float64)
+    if x.ndim != 2 or x.shape[1] < 2:
+        raise InputError(f"Expected an embedding of shape (n, f) with f at least 2; found {x.shape}.")
+    x = x - x.mean(axis=0)
+    if x.shape[1] > 2:
+        _, axes = np.linalg.eigh(x.T @ x)
+        x = x @ axes[:, [-1, -2]]
+    return x / (np.sqrt(np.square(x).sum(axis=1).mean()) or 1.0)
+
+
+def _key_width(values: pd.Series | None, legend: bool) -> float:
+    """Inches that the colour bar or the columns of the legend need."""
+    if values is None or not legend:
+        return 0.0
+    if not palette.is_categorical(values):
+        return 1.0
+    names = palette.encode(values).names
+    letters = max((len(canvas.shorten(name)) for name in names), default=0)
+    return -(-len(names) // canvas.LEGEND_ROWS) * (0.4 + 0.065 * letters)
+
+
+def _height(coords: np.ndarray, width: float) -> float:
+    """Inches that the layout needs at that width, axes and title included."""
+    spans = np.ptp(coords[np.isfinite(coords).all(axis=1)], axis=0) if len(coords) else np.ones(2)
+    return float(np.clip((width - 0.8) * spans[1] / (spans[0] or 1.0) + 1.0, 2.8, 7.0))

@@ -1,0 +1,119 @@
+"""What to draw: coordinates and colours, looked up in an AnnData, a Reconstruction or plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+UNIT = "RMS radius of the slide"
+ALIASES = {"uncertainty": "gears_uncertainty", "outside": "gears_outside", "domain": "gears_domain"}
+LABELS = {
+    "gears_uncertainty": f"uncertainty: 90% radius ({UNIT})",
+    "gears_radius50": f"50% radius ({UNIT})",
+    "gears_outside": "outside what the slides support",
+    "gears_domain": "domain",
+}
+
+
+def coordinates(data: Any, basis: str = "X_gears") -> np.ndarray:
+    """(n, 2) float64 places of an AnnData (``obsm[basis]``), a Reconstruction (``.coords``) or an array."""
+    if hasattr(data, "obsm"):
+        if basis not in data.obsm:
+            raise InputError(
+                f"obsm has no {basis!r}; it has {_listed(data.obsm)}.",
+                "Write places with Reconstruction.to_adata(adata), or name another key with basis=.",
+            )
+        data = data.obsm[basis]
+    places = np.asarray(getattr(data, "coords", data), dtype=np.float64)
+    if places.ndim != 2 or places.shape[1] < 2:
+        raise InputError(f"Expected coordinates of shape (n, 2); found {places.shape}.")
+    return places[:, :2]
+
+
+def pair(coords: Any, truth: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted and true places (``obsm["spatial"]`` of an AnnData) of the same cells, each (n, 2)."""
+    predicted, true = coordinates(coords), coordinates(truth, "spatial")
+    if len(predicted) != len(true):
+        raise InputError(
+            f"There are {len(predicted)} predicted places and {len(true)} true ones.",
+            "Give the same cells, in the same order.",
+        )
+    return predicted, true
+
+
+def turned_onto(coords: np.ndarray, truth: np.ndarray, *, scale: bool) -> np.ndarray:
+    """The layout shifted, turned or mirrored, and scaled if wanted, to lie best on the truth (Procrustes)."""
+    x, centre = coords - coords.mean(axis=0), truth.mean(axis=0)
+    u, s, vt = np.linalg.svd(x.T @ (truth - centre))
+    factor = s.sum() / (np.square(x).sum() or 1.0) if scale else 1.0
+    return factor * x @ u @ vt + centre
+
+
+def color_values(data: Any, color: Any, *, layer: str | None = None) -> tuple[pd.Series | None, str]:
+    """Values to colour by, one per cell, and the words for the legend.
+
+    ``color`` is the name of an obs column or a gene, "uncertainty", "domain", or the values themselves.
+    """
+    if color is None:
+        return None, ""
+    if not isinstance(color, str):
+        values = color if isinstance(color, pd.Series) else pd.Series(_flat(color))
+        n = len(coordinates(data))
+        if len(values) != n:
+            raise InputError(
+                f"There are {n} cells but {len(values)} values to colour by.", "Give one value per cell."
+            )
+        return values, str(getattr(color, "name", None) or "")
+    if hasattr(data, "obsm"):
+        return _from_adata(data, color, layer)
+    attribute = getattr(data, color, None) if hasattr(data, "coords") else None
+    if attribute is None or np.ndim(attribute) != 1:
+        raise InputError(
+            f"{type(data).__name__} has no values called {color!r} to colour by.",
+            "Give the values themselves, or an AnnData that holds them.",
+        )
+    return pd.Series(np.asarray(attribute)), LABELS.get(f"gears_{color}", color)
+
+
+def _from_adata(adata: AnnData, color: str, layer: str | None) -> tuple[pd.Series, str]:
+    for column in (color, ALIASES.get(color, color)):
+        if column in adata.obs:
+            return adata.obs[column], LABELS.get(column, column)
+    (found,) = np.nonzero(np.asarray(adata.var_names) == color)
+    if len(found) == 1:
+        if layer is not None and layer not in adata.layers:
+            raise InputError(f"There is no layer {layer!r}; there are {_listed(adata.layers)}.")
+        column = adata[:, found].X if layer is None else adata[:, found].layers[layer]
+        return pd.Series(_flat(column), index=adata.obs_names), f"{color} ({layer or 'X'})"
+    if len(found) > 1:
+        raise InputError(
+            f"{len(found)} genes are called {color!r}.", "Run adata.var_names_make_unique() first."
+        )
+    near = get_close_matches(color, [*adata.obs.columns, *adata.var_names], n=3)
+    raise InputError(
+        f"No obs column and no gene is called {color!r}. Columns: {_listed(adata.obs.columns)}. "
+        f"Genes: {_listed(adata.var_names)}.",
+        f"Did you mean {' or '.join(map(repr, near))}?" if near else "Choose one of those.",
+    )
+
+
+def _flat(values: Any) -> Any:
+    if sparse.issparse(values):
+        values = values.toarray()
+    return values if hasattr(values, "dtype") and np.ndim(values) == 1 else np.asarray(values).ravel()
+
+
+def _listed(names: Iterable[object], most: int = 12) -> str:
+    listed = [repr(str(name)) for name in names]
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more if listed else "none"

@@ -1,0 +1,195 @@
+"""The readable part of the page, which needs no script: every word that comes from data is escaped here."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spatialgears.plotting import palette
+from spatialgears.report.content import ReportContent, Section, SelfCheck
+from spatialgears.report.encode import DOMAIN
+from spatialgears.report.metrics import MAIN, MORE, NOT_SCORES
+
+
+def facts(content: ReportContent) -> str:
+    """The few numbers one wants first."""
+    rows = [("cells placed", f"{len(content.coords):,}")]
+    if content.slides:
+        rows.append(("slides", f"{len(content.slides):,}"))
+        rows.append(("spots", f"{sum(len(slide.coords) for slide in content.slides):,}"))
+    if content.domains is not None:
+        rows.append(("domains", f"{len(palette.encode(pd.Series(content.domains)).names):,}"))
+    if content.uncertainty is not None and np.isfinite(content.uncertainty).any():
+        rows.append(("median 90% radius", f"{np.nanmedian(content.uncertainty):.2f}"))
+    return "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(name)}</dt></div>" for name, value in rows)
+
+
+def summary(content: ReportContent) -> str:
+    """The summary in words."""
+    if not content.summary:
+        return "<p>No summary was given.</p>"
+    lead, *rest = content.summary
+    return f'<p class="lead">{escape(lead)}</p>' + (f"<p>{escape(' '.join(rest))}</p>" if rest else "")
+
+
+def warnings(content: ReportContent) -> str:
+    """One call-out per warning."""
+    if not content.warnings:
+        return '<p class="fine">No warnings were raised.</p>'
+    title = "1 warning" if len(content.warnings) == 1 else f"{len(content.warnings)} warnings"
+    items = "".join(f"<li>{escape(text)}</li>" for text in content.warnings)
+    return f'<div class="warning" role="note"><h3>{title}</h3><ul>{items}</ul></div>'
+
+
+def inputs(content: ReportContent) -> str:
+    """The table of inputs."""
+    if not content.inputs:
+        return ""
+    titles = list(dict.fromkeys(title for row in content.inputs for title in row))
+    return table(
+        "Inputs", titles, [[_cell(row.get(title, "")) for title in titles] for row in content.inputs]
+    )
+
+
+def self_checks(content: ReportContent) -> str:
+    """How well places are found where they are known."""
+    if not content.self_check:
+        return "<p>No self-check was made, so nothing here says how far to trust the map.</p>"
+    about = (
+        "<p>Dissociated cells have no known place. These figures come from spots whose place is known but "
+        "was kept from the model, beside a simple reference that looks up the most similar spots.</p>"
+        '<p class="hint">↑ higher is better, ↓ lower is better; the better of the two is bold.</p>'
+    )
+    return f'{about}<div class="checks">{"".join(map(_self_check, content.self_check))}</div>'
+
+
+def _self_check(check: SelfCheck) -> str:
+    known = MAIN | MORE
+    main = [name for name in MAIN if name in check.model]
+    more = [name for name in MORE if name in check.model]
+    more += [name for name in check.model if name not in known and name not in NOT_SCORES]
+    words = f'<p class="verdict">{escape(check.words)}</p>' if check.words else ""
+    body = _scores(check, main, check.title)
+    if more:
+        body += f"<details><summary>More metrics</summary>{_scores(check, more, 'More metrics')}</details>"
+    return f'<article class="card"><h3>{escape(check.title)}</h3>{words}{body}</article>'
+
+
+def _scores(check: SelfCheck, names: Sequence[str], label: str) -> str:
+    rows = "".join(_score_row(name, check.model[name], check.reference.get(name)) for name in names)
+    head = '<tr><th scope="col">Metric</th><th scope="col" class="number">Model</th>'
+    head += '<th scope="col" class="number">Simple reference</th></tr>'
+    return _scroll(label, f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>")
+
+
+def _score_row(name: str, model: float, reference: float | None) -> str:
+    title, higher, asks = (MAIN | MORE).get(name, (name, None, ""))
+    ahead = 0.0 if reference is None or higher is None else (model - reference) * (1 if higher else -1)
+    arrow = {
+        True: ' <abbr title="higher is better">↑</abbr>',
+        False: ' <abbr title="lower is better">↓</abbr>',
+        None: "",
+    }[higher]
+    small = f"<small>{escape(asks)}</small>" if asks else ""
+    return (
+        f'<tr><th scope="row">{escape(title)}{arrow}{small}</th>'
+        f"{_score(model, ahead > 0)}{_score(reference, ahead < 0)}</tr>"
+    )
+
+
+def _score(value: float | None, better: bool) -> str:
+    text = "–" if value is None or not np.isfinite(value) else f"{value:.3f}"
+    mark = '<b>%s</b><span class="unseen"> (better)</span>' if better else "%s"
+    return f'<td class="number{" better" if better else ""}">{mark % text}</td>'
+
+
+def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
+    """One row per domain: how many cells, how sure, and what it is mostly made of."""
+    if content.domains is None:
+        return ""
+    coded = palette.encode(pd.Series(content.domains))
+    colors = next(dict(zip(f["names"], f["colors"], strict=True)) for f in fields if f["name"] == DOMAIN)
+    labels = next(
+        (name for name, values in content.obs.items() if palette.is_categorical(pd.Series(values))), None
+    )
+    titles = ["Domain", "Cells", "Share"]
+    titles += ["Median 90% radius"] if content.uncertainty is not None else []
+    titles += [f"Most frequent {labels}"] if labels is not None else []
+    rows = []
+    for code, (name, count) in enumerate(zip(coded.names, coded.counts, strict=True)):
+        inside = coded.codes == code
+        dot = f'<i class="dot" style="background:{colors.get(name, palette.OTHERS)}"></i>'
+        row = [f"{dot}{escape(name)}", f"{count:,}", f"{count / len(inside):.1%}"]
+        if content.uncertainty is not None:
+            row.append(f"{np.nanmedian(np.asarray(content.uncertainty)[inside]):.2f}")
+        if labels is not None:
+            shares = pd.Series(content.obs[labels])[inside].value_counts(normalize=True)
+            row.append(f"{escape(str(shares.index[0]))} ({shares.iloc[0]:.0%})" if len(shares) else "–")
+        rows.append(row)
+    button = '<p><button type="button" data-color="domain">Colour the map by domain</button></p>'
+    return _part("domains", "Domains", table("Domains", titles, rows) + button)
+
+
+def extras(sections: Iterable[Section]) -> str:
+    """Sections the caller adds."""
+    parts = []
+    for i, section in enumerate(sections):
+        body = "".join(f"<p>{escape(text)}</p>" for text in section.text.split("\n\n") if text.strip())
+        if section.png:
+            source = b64encode(section.png).decode("ascii")
+            body += f'<img src="data:image/png;base64,{source}" alt="{escape(section.alt or section.title)}">'
+        parts.append(_part(f"extra-{i + 1}", section.title, body))
+    return "".join(parts)
+
+
+def reproduce(content: ReportContent) -> str:
+    """Command, versions and configuration."""
+    parts = []
+    if content.command:
+        parts.append(f'<h3>Command</h3><pre tabindex="0">{escape(content.command)}</pre>')
+    if content.versions:
+        rows = [[escape(name), escape(str(version))] for name, version in content.versions.items()]
+        parts.append(f"<h3>Versions</h3>{table('Versions', ['Package', 'Version'], rows)}")
+    if content.config:
+        lines = f'<pre tabindex="0">{escape(content.config)}</pre>'
+        parts.append(f"<details><summary>Configuration (JSON)</summary>{lines}</details>")
+    return "".join(parts) or "<p>Neither command, configuration nor versions were given.</p>"
+
+
+def table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of cells that are already HTML; columns of numbers are set to the right."""
+    numeric = [all(_looks_numeric(row[i]) for row in rows) for i in range(len(titles))]
+    mark = [' class="number"' if flag else "" for flag in numeric]
+    head = "".join(f'<th scope="col"{m}>{escape(title)}</th>' for m, title in zip(mark, titles, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{m}>{cell}</td>" for m, cell in zip(mark, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return _scroll(caption, f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+
+
+def _scroll(label: str, inner: str) -> str:
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">{inner}</div>'
+
+
+def _part(name: str, title: str, body: str) -> str:
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{body}</section>'
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    if isinstance(value, (int, np.integer)):
+        return f"{value:,}"
+    if isinstance(value, (float, np.floating)):
+        return f"{value:,.4g}"
+    return escape(str(value))
+
+
+def _looks_numeric(cell: str) -> bool:
+    return cell.replace(",", "").replace(".", "").replace("-", "").strip("%–").isdigit() or cell in ("", "–")
