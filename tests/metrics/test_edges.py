@@ -114,3 +114,9 @@ def test_coincident_pairs_belong_to_the_first_shell():
 def test_impossible_shells_are_refused(layout, options):
     with pytest.raises(InputError, match="shells must be"):
         shell_f1(*layout, **options)
+
+
+def test_a_pair_at_the_radius_is_near():
+    g = np.array([1.0, 2.0, 3.0, 4.0])
+    assert edge_auc([2.0, 1.0, 3.0, 4.0], g, radius=2.0) == 1
+    assert edge_auc([1.0, 4.0, 2.0, 3.0], g, radius=2.0) == 0.5
