@@ -15,7 +15,6 @@ from scipy import sparse
 from sklearn.neighbors import NearestNeighbors
 
 from spatialgears.config import Config
-from spatialgears.expression.panel import morans_i
 from spatialgears.validate import ValidInputs, validate_inputs
 
 if TYPE_CHECKING:
@@ -235,6 +234,8 @@ def _agreement(valid: ValidInputs) -> float | None:
 
 
 def _spatial_genes(valid: ValidInputs, config: Config) -> int:
+    from spatialgears.expression.panel import morans_i  # torch comes with it: only once the input is valid
+
     neighbors = config.expression.moran_neighbors
     per_slide = [
         morans_i(slide, coords, n_neighbors=neighbors, raw=form in ("counts", "linear"))

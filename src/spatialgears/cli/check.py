@@ -30,8 +30,6 @@ def check(
 ) -> None:
     """Report on slides and cells: counts, genes, depth, overlap, oddities, time and memory of a run."""
     settings = options.load_config(preset, config, assignments)
-    from spatialgears.check import check_inputs
-
     inputs = options.read_inputs(
         st,
         sc,
@@ -43,6 +41,8 @@ def check(
         transpose=transpose,
         backed=True,
     )
+    from spatialgears.check import check_inputs  # after reading: a wrong path is told at once
+
     report = check_inputs(
         inputs.slides,
         inputs.cells,
@@ -61,7 +61,7 @@ def _show(report: CheckReport) -> None:
     everything = [*report.slides, *([report.cells] if report.cells else [])]
     output.table(
         "Inputs",
-        ["input", "what", "n", "genes", "depth", "genes seen", "empty", "spacing"],
+        ["input", "what", "n", "genes", "counts each", "genes each", "empty", "spacing"],
         [
             [
                 one.name,

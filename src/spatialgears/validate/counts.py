@@ -66,7 +66,7 @@ def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
             for start in range(0, values.shape[0], step)
         ]
         chosen = sparse.vstack(blocks, format="csr")
-    chosen = chosen.astype(np.float32)  # always a copy of the indexed block, never the caller's arrays
+    chosen = chosen.astype(np.float32, copy=False)  # indexing made it a block of its own
     chosen.sum_duplicates()
     chosen.eliminate_zeros()
     return chosen
