@@ -29,7 +29,9 @@ St = Annotated[
 Sc = Annotated[str | None, typer.Option("--sc", rich_help_panel=_INPUT, help="The cells to place.")]
 Layer = Annotated[
     str | None,
-    typer.Option("--layer", rich_help_panel=_INPUT, help="Layer with the counts, or raw; default .X."),
+    typer.Option(
+        "--layer", rich_help_panel=_INPUT, help="Layer with the counts, or raw, or X (the default)."
+    ),
 ]
 ScLayer = Annotated[
     str | None,
