@@ -25,9 +25,6 @@ def test_child_seeds_depend_on_the_whole_path_and_on_nothing_else():
     assert engine.child_seed(0, "patch", 1) == seeds[2]
 
 
-@pytest.mark.xfail(
-    reason="numpy's SeedSequence takes a short list and the same list with zeros at its end for one"
-)
 def test_child_seeds_tell_a_path_from_the_same_path_with_a_zero():
     assert engine.child_seed(0, "patch") != engine.child_seed(0, "patch", 0)
 

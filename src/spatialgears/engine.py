@@ -40,7 +40,7 @@ def silent(stage: str, done: int, total: int, values: Mapping[str, float]) -> No
 def child_seed(seed: int, *path: int | str) -> int:
     """A 63-bit seed for one purpose, e.g. ``child_seed(seed, "patch", 17)``; independent of every other path."""
     key = [zlib.crc32(part.encode()) if isinstance(part, str) else int(part) for part in path]
-    return int(np.random.SeedSequence([seed, *key]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def numpy_rng(seed: int, *path: int | str) -> np.random.Generator:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
@@ -19,7 +20,10 @@ from spatialgears.validate import genes as names_of
 if TYPE_CHECKING:
     from anndata import AnnData
 
-__all__ = ["ValidInputs", "validate_inputs"]
+__all__ = ["ValidInputs", "validate_cells", "validate_inputs"]
+
+#: A saved model refuses cells that lack more than this share of what its genes weigh.
+MOST_MISSING = 0.2
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +136,58 @@ def validate_inputs(
             warnings += _judge(counts[-1], adata, one.name, genes, normalised=normalised)
     _raise(problems)
     return _assemble(counts, coords, everything, genes, normalised=normalised, names=names, warnings=warnings)
+
+
+def validate_cells(
+    cells: AnnData,
+    genes: np.ndarray,
+    weights: np.ndarray,
+    *,
+    layer: str | None = None,
+    normalised: bool = False,
+    name: str = "the cells",
+) -> tuple[sparse.csr_matrix, np.ndarray, list[str]]:
+    """Check cells against the genes a fitted model knows, which they may lack a few of.
+
+    Parameters
+    ----------
+    cells
+        The cells; not modified.
+    genes, weights
+        (G,) the model's genes and how much each weighs.
+    layer, normalised, name
+        As for :func:`validate_inputs`.
+
+    Returns
+    -------
+    Counts (N, G) on the model's genes, zero where missing; which genes are missing (G,); and warnings.
+    """
+    _check_types([cells], 1, [name])
+    matrix, var = values.values_of(cells, layer, name)
+    one = names_of.Genes(name, var, cells.obs_names)
+    note = names_of.check_unique(one)
+    missing = ~np.isin(genes, var.index[~var.index.duplicated(keep=False)].to_numpy(dtype=str))
+    lost = float((weights[missing] ** 2).sum() / (weights**2).sum())
+    if lost > MOST_MISSING:
+        known = names_of.Genes("the model", pd.DataFrame(index=pd.Index(genes)), cells.obs_names)
+        raise InputError(
+            f"{name}: {missing.sum():,} of the model's {len(genes):,} genes are missing, {lost:.0%} of their weight (at "
+            f"most {MOST_MISSING:.0%} may be), e.g. {', '.join(genes[missing][:5])}.",
+            names_of.likely_cause(known, one),
+        )
+    counts = _read_values(matrix, one, genes[~missing])
+    warnings = [note] if note else []
+    warnings += _judge(counts, cells, name, genes[~missing], normalised=normalised)
+    if missing.any():
+        warnings.append(
+            f"{name}: {missing.sum():,} of the model's {len(genes):,} genes are missing ({lost:.1%} of their weight), e.g. "
+            f"{', '.join(genes[missing][:5])}; they are taken as average."
+        )
+    place = np.flatnonzero(~missing)
+    counts = sparse.csr_matrix(
+        (counts.data, place[counts.indices], counts.indptr), shape=(counts.shape[0], len(genes))
+    )
+    return counts, missing, warnings
 
 
 def _assemble(

@@ -1,0 +1,122 @@
+"""The result users hold: places of all cells, how sure each is, and ways into AnnData."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from spatialgears._version import __version__
+from spatialgears.assembly.distances import dense_distances, nearest_cells, neighbour_matrix, pair_distances
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+#: Neighbours per cell in the graph written to ``obsp``.
+GRAPH_NEIGHBORS = 15
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """Places of N cells, intrinsic: meaningful up to rotation, reflection and shift.
+
+    Attributes
+    ----------
+    coords
+        (N, 2) float32, centred, in units of the training slides' RMS radius: the best guess of each cell's place.
+    radius50, radius90
+        (N,) float32: the true place lies within this distance of ``coords`` with that probability, as calibrated on
+        spots the model had not seen.
+    outside
+        (N,) bool: no slide shows expression like this cell's; its place and radii are not to be trusted.
+    samples
+        (S, N, 2) float32: layouts drawn from the model, laid on ``coords``. Each looks more like tissue than the best
+        guess does, and is less right on average.
+    obs_names
+        (N,) names of the cells.
+    status
+        What happened, in words.
+    diagnostics
+        Numbers by name.
+    """
+
+    coords: NDArray[np.float32]
+    radius50: NDArray[np.float32]
+    radius90: NDArray[np.float32]
+    outside: NDArray[np.bool_]
+    samples: NDArray[np.float32]
+    obs_names: NDArray[Any]
+    status: str
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def uncertainty(self) -> NDArray[np.float32]:
+        """(N,) the 90% radius of each cell."""
+        return self.radius90
+
+    def distances(self, pairs: ArrayLike) -> NDArray[np.float64]:
+        """Distances of the given pairs of cells (P, 2), by position."""
+        return pair_distances(self.coords, pairs)
+
+    def nearest(self, k: int = GRAPH_NEIGHBORS) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k nearest cells of every cell and their distances, (N, k) each, without a dense matrix."""
+        return nearest_cells(self.coords, k)
+
+    def distance_matrix(self, *, memory_gb: float = 4.0) -> NDArray[np.float32]:
+        """The dense matrix D (N, N) of section 3.5, if it fits in the memory given."""
+        return dense_distances(self.coords, memory_gb=memory_gb)
+
+    def to_adata(self, adata: AnnData, *, copy: bool = False) -> AnnData:
+        """Write the places into an AnnData with the same cells.
+
+        Parameters
+        ----------
+        adata
+            The cells, in the order they were given. Changed in place unless ``copy``.
+        copy
+            Write into a copy instead.
+
+        Returns
+        -------
+        AnnData
+            With ``obsm["X_gears"]``; ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``,
+            ``obs["gears_outside"]``; ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph
+            for scanpy (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``.
+        """
+        if adata.n_obs != len(self.coords) or not np.array_equal(np.asarray(adata.obs_names, str), self.obs_names):
+            raise InputError(
+                f"Expected the {len(self.coords):,} cells that were placed, in their order; found {adata.n_obs:,} cells"
+                + (" with other names." if adata.n_obs == len(self.coords) else "."),
+                "Pass the AnnData that was given to reconstruct(); subset it afterwards.",
+            )
+        if copy:
+            adata = adata.to_memory() if adata.isbacked else adata.copy()
+        adata.obsm["X_gears"] = self.coords
+        adata.obs["gears_uncertainty"] = self.radius90
+        adata.obs["gears_radius50"] = self.radius50
+        adata.obs["gears_outside"] = self.outside
+        k = min(GRAPH_NEIGHBORS, len(self.coords) - 1)
+        uns: dict[str, Any] = {
+            "version": __version__,
+            "status": self.status,
+            "unit": "RMS radius of the training slides",
+            "diagnostics": json.dumps(dict(self.diagnostics), default=float),
+        }
+        if k > 0:
+            distances = neighbour_matrix(self.coords, k)
+            connected = distances.copy()
+            connected.data = np.ones_like(connected.data)
+            adata.obsp["gears_distances"] = distances
+            adata.obsp["gears_connectivities"] = connected.maximum(connected.T).tocsr()
+            uns |= {
+                "connectivities_key": "gears_connectivities",
+                "distances_key": "gears_distances",
+                "params": {"n_neighbors": k, "method": "gears", "use_rep": "X_gears"},
+            }
+        adata.uns["gears"] = uns
+        return adata

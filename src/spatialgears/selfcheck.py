@@ -1,0 +1,136 @@
+"""The self-check: how well spots the model has not seen are placed, beside a simple reference, in plain words.
+
+Users' cells have no known place. Spots have: a model that cannot place spots it has not seen will not place cells, and
+one that can may. It does not see what sets cells apart from spots; the warnings about the cells do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spatialgears.metrics import evaluate
+
+Verdict = Literal["good", "fair", "weak", "none"]
+#: Smallest Spearman correlation of distances for each verdict; below the last there is no signal to speak of.
+LEVELS: tuple[tuple[float, Verdict], ...] = ((0.75, "good"), (0.5, "fair"), (0.2, "weak"))
+LOCAL, GLOBAL = 0.8, 0.6  # edge AUC and Spearman from which neighbours, and long distances, are called right
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """Scores of one held-out set of spots.
+
+    Attributes
+    ----------
+    title
+        What was held out.
+    model, reference
+        Rows of :func:`spatialgears.metrics.evaluate` for the model and for the simple reference.
+    verdict
+        ``good``, ``fair``, ``weak`` or ``none``: no spatial signal was found.
+    words
+        What that means.
+    """
+
+    title: str
+    model: Mapping[str, float]
+    reference: Mapping[str, float] = field(default_factory=dict)
+    verdict: Verdict = "none"
+    words: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "title": self.title,
+            "model": dict(self.model),
+            "reference": dict(self.reference),
+            "verdict": self.verdict,
+            "words": self.words,
+        }
+
+
+def score(
+    title: str, predicted: NDArray[Any], truth: NDArray[Any], *, reference: NDArray[Any] | None = None
+) -> SelfCheck:
+    """Score places (n, 2) of held-out spots against their true ones, and say what the figures mean."""
+    k = min(20, (len(truth) - 2) // 2)
+    model = evaluate(predicted, truth, k=k)
+    simple = {} if reference is None else evaluate(reference, truth, k=k)
+    verdict = judge(model["spearman"])
+    return SelfCheck(title, model, simple, verdict, _words(model, simple, verdict))
+
+
+def judge(spearman: float) -> Verdict:
+    """The verdict for a Spearman correlation of distances."""
+    return next((word for level, word in LEVELS if spearman >= level), "none")
+
+
+def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: Verdict) -> str:
+    near, far = model["edge_auc"] >= LOCAL, model["spearman"] >= GLOBAL
+    if verdict == "none":
+        told = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
+    elif near and far:
+        told = "Neighbours are right, and so are long distances."
+    elif near:
+        told = "Neighbours are mostly right; long distances are not to be relied on."
+    elif far:
+        told = "The large-scale layout is right; who is next to whom is not to be relied on."
+    else:
+        told = "The layout is right only in outline; read it with care."
+    if reference:
+        gain = model["spearman"] - reference["spearman"]
+        compared = "better than" if gain > 0.01 else "worse than" if gain < -0.01 else "about as good as"
+        told += f" The model is {compared} a simple nearest-neighbour reference ({model['spearman']:.2f} against "
+        told += f"{reference['spearman']:.2f}, rank correlation of distances)."
+    return told
+
+
+def warnings(
+    checks: Sequence[SelfCheck],
+    *,
+    morans_i: NDArray[Any],
+    outside: NDArray[np.bool_] | None = None,
+    unfilled: float | None = None,
+) -> list[str]:
+    """The situations in which a reconstruction is not to be trusted, as far as they can be seen without truth.
+
+    Parameters
+    ----------
+    checks
+        The self-checks.
+    morans_i
+        (G,) of the panel's genes.
+    outside
+        (N,) cells whose expression no slide supports.
+    unfilled
+        Share of the slides' tissue near which no cell was placed.
+    """
+    found = []
+    worst = min((check.model["spearman"] for check in checks), default=1.0)
+    if judge(worst) == "none":
+        found.append("No spatial signal: held-out spots are not placed better than by chance. Do not use the places.")
+    elif judge(worst) == "weak":
+        found.append(f"Weak self-check: held-out distances correlate only {worst:.2f} with the truth.")
+    if checks and all(
+        check.reference and check.reference["spearman"] > check.model["spearman"] + 0.03 for check in checks
+    ):
+        found.append("A simple nearest-neighbour reference places held-out spots better than the model does.")
+    strongest = float(np.sort(morans_i)[-50:].mean()) if len(morans_i) else 0.0
+    if strongest < 0.15:
+        found.append(f"Weak spatial signal: the 50 most spatial genes have a mean Moran's I of only {strongest:.2f}.")
+    if outside is not None and outside.mean() > 0.1:
+        found.append(
+            f"Strong domain shift: {outside.mean():.0%} of the cells look like nothing on the slides. Their places and "
+            "radii are not to be trusted."
+        )
+    if unfilled is not None and unfilled > 0.25:
+        found.append(
+            f"Composition mismatch: no cell was placed near {unfilled:.0%} of the slides' tissue. Either those cells were "
+            "not sampled, or they were put elsewhere."
+        )
+    return found
