@@ -105,4 +105,4 @@ class Denoiser(nn.Module):
         embedding = self.embed_noise(torch.cat([phase.sin(), phase.cos()], dim=-1))
         for block in self.blocks:
             h = block(h, embedding, local, mask)
-        return centre(pointwise(lambda piece: self.head(self.norm(piece)), h), mask)
+        return centre(pointwise(lambda piece: self.head(self.norm(piece)), h).float(), mask)

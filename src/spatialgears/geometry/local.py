@@ -122,7 +122,7 @@ def _farthest(points: Tensor, reference: Reference, count: int) -> tuple[Tensor,
     for step in range(count):
         best, place = gap.max(1)
         chosen.append(place)
-        fresh.append(best > 0)
+        fresh.append(best > 0 if step else reference.mask.any(1))
         away = (candidates - take(candidates, place[:, None])).square().sum(-1)
         gap = torch.minimum(gap, away) if step else away.masked_fill(~reference.mask, -1)
     if not chosen:

@@ -36,7 +36,7 @@ def neighbours(points: Tensor, k: int, mask: Tensor | None = None) -> Neighbours
     squared = squared_distances(points)
     forbidden = _forbidden(n, mask, points.device)
     distance, index = squared.masked_fill(forbidden, torch.inf).topk(min(k, n - 1), largest=False)
-    valid = distance < torch.inf
+    valid = distance < torch.inf if mask is None else (distance < torch.inf) & mask[:, :, None]
     return Neighbours(index, distance.masked_fill(~valid, 0.0).sqrt(), valid)
 
 

@@ -12,7 +12,7 @@ from spatialgears.geometry.denoiser import Denoiser
 from spatialgears.geometry.edm import heun, karras_schedule, precondition
 from spatialgears.geometry.local import Reference, describe, random_reference
 from spatialgears.geometry.networks import ContextEncoder, Generator
-from spatialgears.supervision.targets import centre
+from spatialgears.supervision.targets import centre, procrustes
 
 
 class GeometryModel(nn.Module):
@@ -108,11 +108,14 @@ class GeometryModel(nn.Module):
             batch.
         guidance
             Classifier-free guidance; 1 is none, and all that a model trained without context dropout allows.
+        base
+            A centred proposal (B, n, d) to refine instead of the generator's own; it is turned to its frame.
         callback
             ``callback(done, total)`` after every step.
         """
         h = self.context(x, mask)
-        base = self.generate(h, mask)
+        own = self.generate(h, mask)
+        base = own if base is None else base @ procrustes(base, own, mask)
         if steps == 0 or self.config.refiner == "none":
             return base
         condition = self.refiner_condition(x, h, mask)

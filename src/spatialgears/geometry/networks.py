@@ -46,7 +46,7 @@ class Generator(nn.Module):
         """V_base (B, n, d) of context h (B, n, c); padding is zero."""
         for block in self.blocks:
             h = block(h, mask)
-        return centre(pointwise(self.head, h), mask)
+        return centre(pointwise(self.head, h).float(), mask)
 
 
 def isabs(count: int, config: GeometryConfig) -> nn.ModuleList:

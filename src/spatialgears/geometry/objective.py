@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,12 @@ Part = Literal["generator", "refiner", "joint"]
 SIGMA_MEMORY = 0.01  # sigma_data,resid follows the generator as a running mean over about 1 / 0.01 batches
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Features x (B, n, f), true coordinates (B, n, 2), real points (B, n) or ``None`` when all are.
 
     With ``shared`` (P, k), the B = 2 P sets are P first views and then their P twins, whose first k places
     hold the same spots. ``base`` stands in for the generator's proposal, to fit a refiner on out-of-fold
-    residuals.
+    residuals; it is turned into the generator's frame first, which is the one the refiner will meet.
     """
 
     x: Tensor
@@ -35,8 +34,7 @@ class Batch:
     base: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(NamedTuple):
     """Levels (B,) in units of sigma_data, epsilon (B, n, d), coins of self-conditioning and guidance."""
 
     level: Tensor
@@ -113,8 +111,10 @@ class Objective(nn.Module):
         """Weighted losses by name; their sum is the loss."""
         model, config, mask = self.model, self.model.config, batch.mask
         h = model.context(batch.x, mask)
-        base = (model.generate(h, mask) if batch.base is None else batch.base).float()
+        base = model.generate(h, mask)
         with torch.autocast(base.device.type, enabled=False):
+            if batch.base is not None:
+                base = batch.base @ procrustes(batch.base, base)
             truth = _truth(batch, base.detach(), config)
             terms = {} if self.part == "refiner" else _generator_terms(base, truth, batch, config)
             if noise is None:

@@ -175,7 +175,7 @@ class _Loop:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
     def crossfit(self, n_features: int, keep: np.ndarray) -> Folds:
-        """Generators that have each not seen one fold: some of the slides, or random spots of a single one."""
+        """Generators that have each missed one fold: some of the slides, or random spots of a single one."""
         count = self.config.geometry.crossfit
         if len(self.slides) > 1:
             count = min(count, len(self.slides))
@@ -205,17 +205,18 @@ class _Loop:
             index, mask = (
                 torch.cat([getattr(twins.first, a), getattr(twins.second, a)]) for a in ("index", "mask")
             )
-            shared = self.fabric.to_device(twins.shared)
+            shared = twins.shared
         else:
             sets = sampler.draw(size, generator)
             index, mask = sets.index, sets.mask
-        x, coords = self.fabric.to_device((self.draw(index, generator), self.coords[index]))
-        real = None if bool(mask.all()) else self.fabric.to_device(mask)
-        base = None
-        if minisets.models is not None:
-            with torch.no_grad():
-                base = minisets.models[which](x, real)
-        return Batch(x, coords, real, shared, base)
+        real = None if bool(mask.all()) else mask
+        batch: Batch = self.fabric.to_device(
+            Batch(self.draw(index, generator), self.coords[index], real, shared)
+        )
+        if minisets.models is None:
+            return batch
+        with torch.no_grad():
+            return batch._replace(base=minisets.models[which](batch.x, batch.mask))
 
     def run(
         self,
@@ -227,14 +228,13 @@ class _Loop:
         score: HeldOutScore | None = None,
     ) -> None:
         """Train ``part`` of the model and leave it in evaluation mode, with its averaged or best weights."""
-        geometry, fabric = self.config.geometry, self.fabric
+        geometry, fabric, scaled = self.config.geometry, self.fabric, self.config.precision == "16-mixed"
         objective = Objective(model, part)
         adam = torch.optim.AdamW(
             [p for p in objective.parameters() if p.requires_grad],
             lr=geometry.lr,
             weight_decay=geometry.weight_decay,
-            fused=self.config.precision
-            != "16-mixed",  # loss scaling cannot be undone for clipping when fused
+            fused=not scaled,  # a fused step undoes loss scaling itself, too late for clipping
         )
         wrapped, optimizer = fabric.setup(objective, adam)
         average = copy.deepcopy(model).eval()
@@ -258,7 +258,7 @@ class _Loop:
             norm = fabric.clip_gradients(
                 wrapped, optimizer, max_norm=geometry.grad_clip, error_if_nonfinite=False
             )
-            if self.config.precision != "16-mixed":
+            if not scaled:
                 check_finite({"gradient": torch.as_tensor(norm)}, step, f"geometry {name}")
             optimizer.step()
             follow(average, model, min(geometry.ema, (1 + step) / (10 + step)))
@@ -276,16 +276,9 @@ class _Loop:
 
     def _noise(self, batch: Batch, progress: float, generator: torch.Generator) -> Noise:
         shape = (*batch.x.shape[:2], self.config.supervision.dim)
-        noise = draw_noise(
-            shape,
-            self.config.geometry,
-            progress=progress,
-            pairs=batch.shared is not None,
-            generator=generator,
-        )
-        device = self.fabric.to_device
-        keep = None if noise.keep_context is None else device(noise.keep_context)
-        return Noise(device(noise.level), device(noise.epsilon), noise.self_condition, keep)
+        pairs = batch.shared is not None
+        noise = draw_noise(shape, self.config.geometry, progress=progress, pairs=pairs, generator=generator)
+        return self.fabric.to_device(noise)
 
     def _identity(self, name: str) -> str:
         """What a checkpoint must agree with to be continued."""

@@ -49,7 +49,8 @@ class MinisetSampler:
         Sizes, tau and overlap. The size n is drawn once per batch, so that sets are padded only where a slide
         is small.
     keep
-        Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted.
+        Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted. A slide
+        without any is passed over.
     """
 
     def __init__(
@@ -62,9 +63,10 @@ class MinisetSampler:
             start + np.flatnonzero(keep[start : start + size])
             for start, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True)
         ]
-        if any(len(member) < 3 for member in members):
+        few = min((len(member) for member in members if len(member)), default=0)
+        if few < 3:
             raise InputError(
-                f"A slide has {min(map(len, members))} spots to draw from, at least 3 are needed.",
+                f"A slide has {few} spots to draw from, at least 3 are needed.",
                 "Leave the slide out, or hold out fewer spots.",
             )
         widest = max(map(len, members))

@@ -47,9 +47,10 @@ def procrustes(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Te
 
     Both sets must be centred. With p = d this is Q in O(d). A source with p < d columns stands for itself
     padded with zero columns, and Q holds the p rows of that O(d) matrix which matter: a small SVD instead of
-    a d x d one.
+    a d x d one. Values that are not finite count as zero: what they break is for the caller to notice.
     """
     if mask is not None:
         source = source * mask.unsqueeze(-1)
-    left, _, right = torch.linalg.svd(source.transpose(-1, -2) @ target, full_matrices=False)
+    product = (source.transpose(-1, -2) @ target).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)  # (..., p, d)
+    left, _, right = torch.linalg.svd(product, full_matrices=False)
     return left @ right

@@ -1,0 +1,144 @@
+import contextlib
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from spatialgears.engine import load_state
+from spatialgears.errors import ConfigError, RunError, TrainingError
+from spatialgears.geometry import train_geometry
+
+
+def train(tissue, config, **options):
+    return train_geometry(tissue.draw, tissue.slides, 10, config=config, **{"seed": 1, **options})
+
+
+def same(a, b):
+    return all(
+        torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
+
+
+class Interrupted(Exception):
+    pass
+
+
+MODES = {
+    "generator": {"refiner": "none", "holdout": 0.2},
+    "joint": {"overlap_shape": 1.0, "cfg_dropout": 0.2},
+    "two phases": {"refiner_steps": 6, "crossfit": 2, "crossfit_steps": 6},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_interrupted_run_goes_on_bit_for_bit(tissue, tiny, tmp_path, mode):
+    config = tiny(eval_every=3, **MODES[mode])
+    whole = train(tissue, config)
+    for stop in (5, 11):  # in the first phase; in a later one, where there is one
+        left = itertools.count(stop - 1, -1)
+
+        def interrupt(*_, left=left):
+            if next(left) == 0:
+                raise Interrupted
+
+        with pytest.raises(Interrupted) if stop == 5 or mode == "two phases" else contextlib.nullcontext():
+            train(tissue, config, checkpoint=tmp_path, progress=interrupt)
+    resumed = train(tissue, config, checkpoint=tmp_path)
+    assert same(whole.model, resumed.model)
+    assert whole.history == resumed.history and whole.sigma_data == resumed.sigma_data
+
+
+def test_the_seed_decides_everything_and_the_callers_generator_is_left_alone(tissue, tiny):
+    config = tiny(refiner="none", steps=3)
+    before = torch.random.get_rng_state()
+    first = train(tissue, config)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.rand(7)
+    assert same(first.model, train(tissue, config).model)
+    assert not same(first.model, train(tissue, config, seed=2).model)
+
+
+def test_training_learns_and_the_best_weights_are_returned(tissue, tiny):
+    config = tiny(refiner="none", steps=120, eval_every=20, holdout=0.15, batch_size=4, lr=3e-3, ema=0.9)
+    fit = train(tissue, config)
+    history = fit.history
+    assert history["generator/gen_gram"][-1] < 0.5 * history["generator/gen_gram"][0]
+    assert (
+        fit.metrics["heldout"] == pytest.approx(max(history["generator/heldout"]))
+        and fit.metrics["heldout"] > 0.8
+    )
+    assert set(fit.metrics) == {"heldout", "heldout_0", "heldout_1"}
+    assert history["generator/heldout_step"] == [20, 40, 60, 80, 100, 120]
+    assert len(history["generator/step"]) == len(history["generator/loss"]) == 120
+    assert not fit.model.training
+
+
+def test_held_out_spots_are_never_trained_on(tissue, tiny):
+    train(tissue, tiny(steps=4, holdout=0.2, eval_every=4, overlap_shape=1.0))
+    heldout = train(tissue, tiny(steps=1, holdout=0.2)).heldout
+    assert len(heldout) == 22
+    batches = [index for index in tissue.drawn if len(index) > 1]  # scoring passes one set at a time
+    assert batches and not np.isin(torch.cat([b.flatten() for b in batches]).numpy(), heldout).any()
+
+
+def test_the_refiner_is_fitted_on_spots_its_fold_model_has_not_seen(tissue, tiny):
+    steps = {"fold-0": [], "fold-1": [], "refiner": []}
+
+    def progress(stage, *_):
+        phase = stage.removeprefix("geometry ")
+        if phase in steps:
+            steps[phase].append(set(tissue.drawn[-1].flatten().tolist()))
+
+    train(tissue, tiny(steps=1, refiner_steps=6, crossfit=2, crossfit_steps=20), progress=progress)
+    assert len(steps["refiner"]) == 6
+    for number, drawn in enumerate(steps["refiner"]):
+        assert not drawn & set.union(*steps[f"fold-{number % 2}"])
+
+
+def test_a_loss_that_is_not_finite_stops_training_and_is_named(tissue, tiny, tmp_path):
+    config = tiny(refiner="none", steps=8, eval_every=2)
+    draws = 0
+
+    def draw(index, generator):
+        nonlocal draws
+        draws += 1
+        return tissue.draw(index, generator) * (torch.nan if draws == 6 else 1)
+
+    with pytest.raises(TrainingError, match=r"gen_align, gen_gram, gen_nca .* step 5"):
+        train_geometry(draw, tissue.slides, 10, config=config, seed=0, checkpoint=tmp_path)
+    _, meta = load_state(tmp_path / "generator.safetensors")
+    assert meta["done"] == 4
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tissue, tiny, tmp_path):
+    train(tissue, tiny(refiner="none", steps=2), checkpoint=tmp_path)
+    with pytest.raises(RunError, match=r"generator\.safetensors belongs to another"):
+        train(tissue, tiny(refiner="none", steps=4), checkpoint=tmp_path)
+
+
+def test_progress_reports_every_step_with_every_loss(tissue, tiny):
+    calls = []
+    train(tissue, tiny(refiner="none", steps=3), progress=lambda *a: calls.append(a))
+    assert [call[:3] for call in calls] == [("geometry generator", i, 3) for i in (1, 2, 3)]
+    assert all(set(call[3]) == {"gen_align", "gen_gram", "gen_nca"} for call in calls)
+
+
+@pytest.fixture
+def _plain_kernels():
+    """Without oneDNN: some virtual machines advertise bfloat16 instructions that they cannot execute."""
+    torch._C._set_mkldnn_enabled(False)
+    yield
+    torch._C._set_mkldnn_enabled(True)
+
+
+@pytest.mark.usefixtures("_plain_kernels")
+def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, tiny):
+    config = tiny(steps=2, overlap_kl=1.0, local_scale=1.0).with_values({"precision": "bf16-mixed"})
+    fit = train(tissue, config)
+    assert all(p.dtype == torch.float32 and torch.isfinite(p).all() for p in fit.model.parameters())
+
+
+def test_one_fold_is_no_cross_fitting(tiny):
+    with pytest.raises(ConfigError, match="crossfit"):
+        tiny(crossfit=1)
