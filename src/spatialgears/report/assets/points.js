@@ -107,7 +107,7 @@ const gears = (() => {
 
   /** Diameter in pixels at which n points cover about a third of a square of the given side. */
   const pointSize = (side, n, zoom = 1) => (
-    Math.min(12, Math.max(1.6, 0.5 * side / Math.sqrt(Math.max(n, 1))) * zoom ** 0.85));
+    Math.min(12, Math.max(1.6, 0.5 * side / Math.sqrt(Math.max(n, 1))) * zoom ** 0.75));
 
   function range(values) {
     let low = Infinity, high = -Infinity;

@@ -69,15 +69,17 @@
   let slideRows = [], slidesHome = {};
 
   const TITLE = 26; // pixels above each slide
-  /** As few columns, hence as large slides, as fit beside the map. */
+  /** The columns that make slides largest in the room beside the map; the figure grows where they would be tiny. */
   function slideGrid(width) {
-    const n = slides.length, room = Math.max(440, mapPlot.clientHeight + 60), most = Math.max(1, Math.floor(width / 160));
-    const aspect = Math.max(...slides.map((slide) => spanOf(range(slide.y)) / (spanOf(range(slide.x)) || 1)));
-    for (let columns = 1; ; columns++) {
-      const rows = Math.ceil(n / columns);
-      const height = rows * (Math.min(1.6, Math.max(0.3, aspect)) * width / columns + TITLE) + 14;
-      if (height <= room || columns >= Math.min(n, most)) return { columns, rows, height };
-    }
+    const n = slides.length, room = Math.max(420, mapPlot.clientHeight + 100);
+    const aspect = Math.max(0.3, ...slides.map((slide) => spanOf(range(slide.y)) / (spanOf(range(slide.x)) || 1)));
+    const options = Array.from({ length: Math.min(n, Math.max(1, Math.floor(width / 150))) }, (_, i) => {
+      const rows = Math.ceil(n / (i + 1));
+      const tile = Math.min(width / (i + 1), Math.max(150, room / rows - TITLE) / aspect);
+      return { columns: i + 1, rows, tile, height: rows * (tile * aspect + TITLE) + 14 };
+    });
+    return options.reduce((best, option) => (
+      option.tile > best.tile || (option.tile === best.tile && option.height < best.height) ? option : best));
   }
   function drawSlides() {
     const width = slidesPlot.clientWidth;

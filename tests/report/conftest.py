@@ -1,0 +1,68 @@
+"""Contents for reports, one of them hostile in every word."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spatialgears.report import ReportContent, ReportSlide, Section, SelfCheck
+
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>&amp;\"'"
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
+    "0000000b4944415478da6364f80f00010501012718e3660000000049454e44ae426082"
+)
+
+
+@pytest.fixture(scope="session")
+def hostile() -> str:
+    return HOSTILE
+
+
+@pytest.fixture(scope="session")
+def make_content():
+    def make(n: int = 400, word: str = "plain") -> ReportContent:
+        rng = np.random.default_rng(0)
+        places = rng.normal(size=(n, 2))
+        spots = rng.normal(size=(90, 2))
+        types = np.array(["neuron", "glia", word], dtype=object)[np.arange(n) % 3]
+        types[:4] = None
+        return ReportContent(
+            title=f"Title {word}",
+            coords=places,
+            names=[f"cell {i} {word}" for i in range(n)],
+            summary=[f"Lead {word}.", f"More {word}."],
+            warnings=[f"Beware of {word}."],
+            inputs=[{"file": word, "cells": n, word: True}, {"file": "b.h5ad", "cells": 7, "depth": 2.5}],
+            self_check=[
+                SelfCheck(
+                    f"Held out: {word}",
+                    f"Words on {word}.",
+                    model={"spearman": 0.9, "stress1": 0.3, "lrmse_10": 0.2, word: 1.0, "n": 50.0},
+                    reference={"spearman": 0.8, "stress1": 0.2, "lrmse_10": 0.3, word: 2.0, "n": 50.0},
+                )
+            ],
+            obs={"cell_type": types, word: rng.random(n), "flag": np.arange(n) % 2 == 0},
+            genes={"Mbp": np.maximum(places[:, 0], 0), f"gene {word}": rng.random(n)},
+            uncertainty=rng.random(n),
+            domains=np.where(places[:, 0] > 0, "east", word),
+            slides=[
+                ReportSlide(
+                    f"slide {word}", spots, {"Mbp": np.maximum(spots[:, 0], 0)}, {"cell_type": [word] * 90}
+                ),
+                ReportSlide("second", 3 * spots),
+            ],
+            history={f"stage {word}": {"step": [1, 2, 3], f"loss {word}": [3.0, 2.0, 1.0]}},
+            sections=[Section(f"Section {word}", f"First {word}.\n\nSecond.", PIXEL, f"alt {word}")],
+            command=f"gears run {word}",
+            config=f'{{"seed": "{word}"}}',
+            versions={"numpy": np.__version__, word: word},
+            unit="RMS radius of the slide",
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def content(make_content):
+    return make_content()
