@@ -37,6 +37,8 @@ class Reconstruction:
     samples
         (S, N, 2) float32: layouts drawn from the model, laid on ``coords``. Each looks more like tissue than the best
         guess does, and is less right on average.
+    slides
+        Per training slide (n, 2): where its spots lie among the cells.
     obs_names
         (N,) names of the cells.
     status
@@ -50,6 +52,7 @@ class Reconstruction:
     radius90: NDArray[np.float32]
     outside: NDArray[np.bool_]
     samples: NDArray[np.float32]
+    slides: list[NDArray[np.float32]]
     obs_names: NDArray[Any]
     status: str
     diagnostics: Mapping[str, Any] = field(default_factory=dict)

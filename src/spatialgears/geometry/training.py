@@ -35,6 +35,8 @@ from spatialgears.supervision.minisets import MinisetSampler
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+FOLDS = 5  # a cross-fitted model misses one of at least so many random parts of the spots
+MOST_SLIDES_CHECKED = 3
 HISTORY_POINTS = 300  # a phase's history holds about this many means over consecutive steps
 
 
@@ -58,6 +60,8 @@ class GeometryFit:
         Held-out scores of the weights that were kept.
     folds
         Models that have each not seen some of the spots, when cross-fitting.
+    slide_folds
+        Models that have each not seen one of several slides, when ``slide_steps`` asks for them.
     """
 
     model: GeometryModel
@@ -66,6 +70,7 @@ class GeometryFit:
     heldout: np.ndarray
     metrics: dict[str, float]
     folds: Folds | None = None
+    slide_folds: Folds | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Folds:
     models
         Generators without refiner, in evaluation mode.
     fold
-        (n_spots,) number of the model that was trained without the spot.
+        (n_spots,) number of the model that was trained without the spot, or more than there are models.
     """
 
     models: list[GeometryModel]
@@ -131,10 +136,11 @@ def train_geometry(
         model = loop.new_model(n_features)
         loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
         folds = loop.crossfit(n_features, ~heldout) if geometry.crossfit else None
+        slide_folds = loop.without_slides(n_features, ~heldout) if geometry.slide_steps else None
         if two_phases:
             loop.run("refiner", "refiner", model, geometry.refiner_steps, loop.unseen(folds, ~heldout))
         metrics = {} if score is None else score(model)
-    return GeometryFit(model, loop.history, float(model.sigma_data), np.flatnonzero(heldout), metrics, folds)
+    return GeometryFit(model, loop.history, float(model.sigma_data), np.flatnonzero(heldout), metrics, folds, slide_folds)
 
 
 @dataclass(frozen=True)
@@ -163,30 +169,40 @@ class _Loop:
         g = self.config.geometry
         self.pairs = any((g.overlap_shape, g.overlap_scale, g.overlap_kl))
 
-    def new_model(self, n_features: int, *, fold: int | None = None) -> GeometryModel:
-        """An untrained model; a fold's has no refiner."""
+    def new_model(self, n_features: int, *, name: str = "") -> GeometryModel:
+        """An untrained model; one that misses spots, named by what it misses, has no refiner."""
         geometry = self.config.geometry
-        if fold is not None:
+        if name:
             geometry = geometry.model_copy(update={"refiner": "none"})
-        torch.manual_seed(child_seed(self.seed, "geometry", fold or 0))
+        torch.manual_seed(child_seed(self.seed, "geometry", name))
         return GeometryModel(n_features, self.config.supervision.dim, geometry)
 
     def sampler(self, keep: np.ndarray) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
     def crossfit(self, n_features: int, keep: np.ndarray) -> Folds:
-        """Generators that have each missed one fold: some of the slides, or random spots of a single one."""
+        """Generators that have each missed other spots, drawn at random: a fifth of them, or less."""
         count = self.config.geometry.crossfit
-        if len(self.slides) > 1:
-            count = min(count, len(self.slides))
-            fold = np.repeat(np.arange(len(self.slides)) % count, [len(slide) for slide in self.slides])
-        else:
-            fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % count
+        fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % max(count, FOLDS)
+        return self._missing("fold", fold, range(count), n_features, keep, self.config.geometry.crossfit_steps)
+
+    def without_slides(self, n_features: int, keep: np.ndarray) -> Folds | None:
+        """Generators that have each missed a whole slide, for the self-check; ``None`` for a single slide."""
+        if len(self.slides) < 2:
+            return None
+        slide = np.repeat(np.arange(len(self.slides)), [len(coords) for coords in self.slides])
+        checked = range(min(len(self.slides), MOST_SLIDES_CHECKED))
+        return self._missing("slide", slide, checked, n_features, keep, self.config.geometry.slide_steps)
+
+    def _missing(
+        self, name: str, fold: np.ndarray, which: range, n_features: int, keep: np.ndarray, steps: int
+    ) -> Folds:
         models = []
-        for i in range(count):
-            models.append(self.new_model(n_features, fold=i + 1))
+        for i in which:
+            models.append(self.new_model(n_features, name=f"{name}-{i}"))
+            score = HeldOutScore(self.draw, self.slides, keep & (fold == i), seed=self.seed)
             seen = _Minisets([self.sampler(keep & (fold != i))])
-            self.run(f"fold-{i}", "generator", models[-1], self.config.geometry.crossfit_steps, seen)
+            self.run(f"{name}-{i}", "generator", models[-1], steps, seen, score)
         return Folds(models, fold)
 
     def unseen(self, folds: Folds | None, keep: np.ndarray) -> _Minisets:

@@ -1,0 +1,169 @@
+"""The one class users meet: fit on slides and cells, reconstruct, save, load."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from spatialgears import store
+from spatialgears.config import Config
+from spatialgears.engine import Progress, silent, threads
+from spatialgears.errors import GearsError
+from spatialgears.expression.panel import Panel
+from spatialgears.fitting import Fitted, fit_model
+from spatialgears.placing import place
+from spatialgears.reconstruction import Reconstruction
+from spatialgears.selfcheck import SelfCheck
+from spatialgears.validate import validate_cells, validate_inputs
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+logger = logging.getLogger(__name__)
+
+
+class GEARS:
+    """Reconstruct where dissociated cells lived, from spatial transcriptomics slides of the same kind of tissue.
+
+    Parameters
+    ----------
+    config
+        What decides the result; by default ``Config.preset("default")``.
+
+    Attributes
+    ----------
+    panel_
+        Genes used, the most spatial first, and their weights.
+    history_
+        Training curves by name, ``"<phase>/<loss>"``.
+    checks_
+        How well spots were placed by models that had not seen them.
+    warnings_
+        What is odd about the inputs, in words.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=500)
+    >>> model = sg.GEARS(sg.Config.preset("quick")).fit(tissue.slides, tissue.cells)  # doctest: +SKIP
+    >>> model.reconstruct(tissue.cells).to_adata(tissue.cells)  # doctest: +SKIP
+    """
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or Config.preset("default")
+        self._fitted: Fitted | None = None
+
+    def fit(
+        self,
+        slides: Sequence[AnnData] | AnnData,
+        cells: AnnData,
+        *,
+        layer: str | None = None,
+        spatial_key: str = "spatial",
+        normalised: bool = False,
+        names: Sequence[str] | None = None,
+        checkpoint: str | Path | None = None,
+        progress: Progress = silent,
+    ) -> Self:
+        """Learn geometry from the slides, at the depth of the cells.
+
+        Parameters
+        ----------
+        slides
+            Spots with raw counts in ``.X`` (or ``layer``) and places in ``obsm[spatial_key]``. Not modified.
+        cells
+            The cells to place, or others of the same experiment: raw counts. Not modified.
+        layer
+            Where the counts are, if not in ``.X``.
+        spatial_key
+            Key of ``obsm`` with the places of spots.
+        normalised
+            Accept values that are not counts.
+        names
+            What to call the inputs in messages, slides first.
+        checkpoint
+            Folder for training checkpoints: a fit that was interrupted goes on from it.
+        progress
+            Called along the way as ``progress(stage, done, total, values)``.
+        """
+        inputs = validate_inputs(
+            slides, cells, layer=layer, spatial_key=spatial_key, normalised=normalised, names=names
+        )
+        with threads(self.config.threads):
+            self._fitted = fit_model(
+                inputs, self.config, checkpoint=None if checkpoint is None else Path(checkpoint), progress=progress
+            )
+        return self
+
+    def reconstruct(
+        self,
+        cells: AnnData,
+        *,
+        layer: str | None = None,
+        normalised: bool | None = None,
+        progress: Progress = silent,
+    ) -> Reconstruction:
+        """Place cells: those given to :meth:`fit` or others of the same kind, without fitting again.
+
+        Parameters
+        ----------
+        cells
+            Raw counts; genes the model does not know are ignored, a few of the model's may be missing. Not modified.
+        layer
+            Where the counts are, if not in ``.X``.
+        normalised
+            Accept values that are not counts; by default what was said to :meth:`fit`.
+        progress
+            Called along the way.
+        """
+        fitted, panel = self._ready(), self.panel_
+        normalised = not fitted.raw if normalised is None else normalised
+        counts, missing, notes = validate_cells(cells, panel.genes, panel.weights, layer=layer, normalised=normalised)
+        for note in notes:
+            logger.info("%s", note)
+        with threads(self.config.threads):
+            placed = place(fitted, counts, self.config, missing=missing, progress=progress)
+        return Reconstruction(obs_names=np.asarray(cells.obs_names, dtype=str), **placed)
+
+    @property
+    def panel_(self) -> Panel:
+        """Genes used and their weights."""
+        return self._ready().panel
+
+    @property
+    def history_(self) -> dict[str, list[float]]:
+        """Training curves by name."""
+        return self._ready().history
+
+    @property
+    def checks_(self) -> list[SelfCheck]:
+        """The self-checks on spots and slides that were held out."""
+        return self._ready().checks
+
+    @property
+    def warnings_(self) -> list[str]:
+        """What is odd about the inputs."""
+        return self._ready().warnings
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a folder of ``config.json``, ``weights.safetensors``, ``genes.txt`` and ``meta.json``."""
+        fitted = self._ready()
+        stored = store.StoredModel(self.config, fitted.tensors(), fitted.panel.genes, fitted.meta())
+        store.save_model(folder, stored, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what :meth:`save` wrote. Nothing in the folder is executed."""
+        stored = store.load_model(folder)
+        model = cls(stored.config)
+        model._fitted = Fitted.restore(stored)
+        return model
+
+    def _ready(self) -> Fitted:
+        if self._fitted is None:
+            raise GearsError("This model has not been fitted. Call fit(slides=..., cells=...) or GEARS.load(folder) first.")
+        return self._fitted

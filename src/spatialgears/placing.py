@@ -1,0 +1,143 @@
+"""From counts of cells to their places: stage D, samples, spacing and confidence."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.spatial import KDTree
+from torch import Tensor
+
+from spatialgears.assembly.assemble import assemble
+from spatialgears.assembly.canonical import canonical, lay_on
+from spatialgears.assembly.spacing import fill_footprint, footprint
+from spatialgears.config import AssemblyConfig, Config
+from spatialgears.engine import Progress, child_seed, numpy_rng, silent
+from spatialgears.fitting import Fitted
+from spatialgears.geometry.ensemble import Ensemble
+
+logger = logging.getLogger(__name__)
+
+FRAME_CELLS = 2000  # cells that are placed beside the anchors to find the slides' frames
+
+
+@dataclass(frozen=True)
+class Network:
+    """The fitted network as stage D calls it: features, mask and seeds in, geometry out."""
+
+    ensemble: Ensemble
+    config: AssemblyConfig
+    steps: int
+
+    def __call__(self, features: Tensor, mask: Tensor, seeds: Tensor) -> Tensor:
+        """V_pred (B, n, d)."""
+        real = None if bool(mask.all()) else mask
+        return self.ensemble.sample(
+            features,
+            real,
+            steps=self.steps,
+            sigma_start=self.config.sigma_start,
+            seeds=seeds,
+            guidance=self.config.guidance,
+        )
+
+
+def place(
+    fitted: Fitted,
+    counts: sparse.csr_matrix,
+    config: Config,
+    *,
+    missing: NDArray[np.bool_],
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Place cells with counts (N, G) on the model's genes.
+
+    Returns
+    -------
+    The fields of :class:`~spatialgears.reconstruction.Reconstruction` but the names.
+    """
+    settings, seed = config.assembly, child_seed(config.seed, "place")
+    features = fitted.features(counts, config, missing=missing)
+    network = Network(fitted.network, settings, steps=0 if settings.samples else settings.steps)
+    found = assemble(features, network, settings, seed=seed, progress=progress)
+    coords = found.coords.astype(np.float64)
+    radius50, radius90, outside = _confidence(fitted, features)
+    outside |= np.asarray(counts.sum(1)).ravel() == 0
+    diagnostics = dict(found.diagnostics) | {"mode": found.mode, "profile": found.profile}
+    tissue = slides_among_cells(fitted, features, coords, seed=seed)
+    if settings.spacing and len(coords) >= settings.spacing_cells:
+        even = footprint(tissue, min(len(coords), 50_000), seed=seed)
+        coords = fill_footprint(coords, even, strength=settings.spacing, limit=radius50, seed=seed)
+    diagnostics["unfilled"] = unfilled(coords, tissue)
+    samples = np.zeros((settings.samples, *coords.shape), dtype=np.float32)
+    for s in range(settings.samples if settings.steps else 0):
+        drawn = assemble(features, Network(fitted.network, settings, settings.steps), settings,
+                         seed=child_seed(seed, "sample", s), progress=progress)  # fmt: skip
+        samples[s] = _onto(drawn.coords.astype(np.float64), coords)
+        progress("samples", s + 1, settings.samples, {})
+    placed = canonical(coords)
+    turn = lay_on(coords - coords.mean(0), placed.coords)
+    return {
+        "coords": placed.coords.astype(np.float32),
+        "radius50": radius50.astype(np.float32),
+        "radius90": radius90.astype(np.float32),
+        "outside": outside,
+        "samples": ((samples - coords.mean(0)) @ turn).astype(np.float32),
+        "slides": [((spots - coords.mean(0)) @ turn).astype(np.float32) for spots in tissue],
+        "status": found.status,
+        "diagnostics": diagnostics,
+    }
+
+
+def _confidence(
+    fitted: Fitted, features: Tensor
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+    if fitted.confidence is None:
+        unknown = np.full(len(features), np.nan, dtype=np.float32)
+        return unknown, unknown.copy(), np.zeros(len(features), dtype=bool)
+    return fitted.confidence.judge(features)
+
+
+@torch.no_grad()
+def slides_among_cells(
+    fitted: Fitted, features: Tensor, coords: NDArray[np.float64], *, seed: int
+) -> list[NDArray[np.float64]]:
+    """Where the spots of each slide lie in the cells' frame, (n, 2) each.
+
+    Some cells and the slide's anchors go through the network as one set. The cells tell how its frame lies to the
+    coordinates, the anchors how the slide lies in its frame; a slide is moved rigidly.
+    """
+    some = torch.from_numpy(np.sort(numpy_rng(seed, "frame").permutation(len(coords))[:FRAME_CELLS]))
+    target = coords[some.numpy()]
+    laid = []
+    for slide in fitted.slides:
+        both = torch.cat([features[some], slide.features])
+        geometry = fitted.network(both[None])[0].double().numpy()
+        cells, anchors = geometry[: len(some)], geometry[len(some) :]
+        plane = lay_on(cells - cells.mean(0), target - target.mean(0))  # (d, 2)
+        anchors = (anchors - cells.mean(0)) @ plane + target.mean(0)
+        spots = slide.coords[slide.anchors]
+        turn = lay_on(spots - spots.mean(0), anchors - anchors.mean(0))  # (2, 2)
+        laid.append((slide.coords - spots.mean(0)) @ turn + anchors.mean(0))
+    return laid
+
+
+def unfilled(coords: NDArray[np.float64], slides: list[NDArray[np.float64]]) -> float:
+    """Share of the slides' spots with no cell nearer than twice what even filling would give."""
+    tree = KDTree(coords)
+    shares = []
+    for spots in slides:
+        pitch = float(np.median(KDTree(spots).query(spots, k=2)[0][:, 1]))
+        even = pitch * np.sqrt(max(1.0, len(spots) / len(coords)))
+        shares.append(float((tree.query(spots)[0] > 2 * even).mean()))
+    return float(np.mean(shares))
+
+
+def _onto(source: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
+    centred = source - source.mean(0)
+    return centred @ lay_on(centred, target - target.mean(0)) + target.mean(0)

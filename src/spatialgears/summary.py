@@ -1,0 +1,146 @@
+"""What a run says to its user: the report's content, from the model, the places and the inputs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from spatialgears import selfcheck
+from spatialgears.expression.normalise import log_normalise
+from spatialgears.reconstruction import Reconstruction
+from spatialgears.report.content import ReportContent, ReportSlide, SelfCheck
+from spatialgears.store import versions
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from spatialgears.model import GEARS
+
+logger = logging.getLogger(__name__)
+
+SHOWN_GENES, SHOWN_COLUMNS, MOST_CATEGORIES = 24, 12, 60
+
+
+def report_content(
+    model: GEARS,
+    placed: Reconstruction,
+    cells: AnnData,
+    *,
+    slides: Sequence[AnnData] = (),
+    names: Sequence[str] = (),
+    spatial_key: str = "spatial",
+    command: str = "",
+) -> ReportContent:
+    """Everything the report shows.
+
+    Parameters
+    ----------
+    model, placed
+        The fitted model and where it put the cells.
+    cells, slides
+        The inputs; not modified.
+    names
+        What to call the slides.
+    spatial_key
+        Key of ``obsm`` with the places of spots.
+    command
+        The command that makes the result again.
+    """
+    genes = [gene for gene in model.panel_.genes[:SHOWN_GENES] if gene in cells.var_names]
+    titles = [Path(name).stem for name in names] or [f"slide {i + 1}" for i in range(len(slides))]
+    warnings = [*model.warnings_, *_warnings(model, placed)]
+    return ReportContent(
+        title="Where the cells lived",
+        coords=placed.coords,
+        names=list(placed.obs_names),
+        summary=_summary(model, placed),
+        warnings=list(dict.fromkeys(warnings)),
+        inputs=[_row(title, slide, "spots") for title, slide in zip(titles, slides, strict=True)]
+        + [_row("cells", cells, "cells")],
+        self_check=[SelfCheck(one.title, one.words, one.model, one.reference) for one in model.checks_],
+        obs=_columns(cells.obs) | {"outside the slides' range": placed.outside},
+        genes=_expression(cells, genes),
+        uncertainty=placed.radius90,
+        slides=[
+            ReportSlide(title, np.asarray(slide.obsm[spatial_key])[:, :2], _expression(slide, genes))
+            for title, slide in zip(titles, slides, strict=True)
+        ],
+        history=_curves(model.history_),
+        command=command,
+        config=model.config.to_json(),
+        versions=versions(),
+    )
+
+
+def _warnings(model: GEARS, placed: Reconstruction) -> list[str]:
+    return selfcheck.warnings(
+        model.checks_,
+        morans_i=model.panel_.morans_i,
+        outside=placed.outside,
+        unfilled=placed.diagnostics.get("unfilled"),
+    )
+
+
+def _summary(model: GEARS, placed: Reconstruction) -> list[str]:
+    n = len(placed.coords)
+    near = float(np.median(placed.radius50))
+    sentences = [
+        f"{n:,} cells were placed. Half of them are expected within {near:.2f} of where they are drawn, in units of the "
+        "slides' RMS radius."
+    ]
+    sentences += [f"{one.title}: {one.words}" for one in model.checks_]
+    if placed.outside.any():
+        sentences.append(f"{placed.outside.sum():,} cells look like nothing on the slides and are marked.")
+    sentences.append("Places are intrinsic: only distances mean something, not rotation, reflection or position.")
+    return sentences
+
+
+def _row(name: str, adata: AnnData, what: str) -> dict[str, object]:
+    depth = np.asarray(adata.X[: min(adata.n_obs, 20_000)].sum(axis=1)).ravel()
+    return {
+        "input": name,
+        "what": what,
+        "number": f"{adata.n_obs:,}",
+        "genes": f"{adata.n_vars:,}",
+        "median total": f"{np.median(depth):,.0f}",
+    }
+
+
+def _columns(obs: pd.DataFrame) -> dict[str, Any]:
+    """Columns worth colouring by: labels of few kinds, and numbers."""
+    chosen: dict[str, Any] = {}
+    for name, values in obs.items():
+        number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+        if number or 1 < values.nunique(dropna=True) <= MOST_CATEGORIES:
+            chosen[str(name)] = values.to_numpy() if number else values.astype(object).to_numpy()
+        if len(chosen) == SHOWN_COLUMNS:
+            break
+    return chosen
+
+
+def _expression(adata: AnnData, genes: Sequence[str]) -> dict[str, np.ndarray]:
+    """Log-normalised expression of some genes, (n,) each."""
+    if not genes:
+        return {}
+    values = adata[:, list(genes)].X
+    values = values.toarray() if sparse.issparse(values) else np.asarray(values)
+    if np.all(values >= 0) and np.all(values == np.round(values)):
+        total = np.maximum(np.asarray(adata.X.sum(axis=1), dtype=np.float64).reshape(-1, 1), 1)
+        values = np.log1p(values * (np.median(total) / total))
+    return {gene: values[:, i].astype(np.float32) for i, gene in enumerate(genes)}
+
+
+def _curves(history: Mapping[str, Sequence[float]]) -> dict[str, dict[str, list[float]]]:
+    """``phase/name`` to phase and name."""
+    curves: dict[str, dict[str, list[float]]] = {}
+    for key, values in history.items():
+        phase, _, name = key.partition("/")
+        curves.setdefault(phase, {})[name] = list(values)
+    return curves
