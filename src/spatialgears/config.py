@@ -206,7 +206,10 @@ class AssemblyConfig(_Stage):
         0.5, description="how far the best guess is moved to fill the slides' footprint evenly; 0: not at all"
     )
     spacing_cells: Count = Field(200, description="fewer cells than this do not fill a tissue, and are not moved")
-    planar: bool = Field(True, description="measure in the two principal directions of a patch, not in all d")
+    start: Literal["anchors", "isomap"] = Field(
+        "anchors", description="anchors: patches are laid on the plane of the anchors they share; isomap: the paper's"
+    )
+    planar: bool = Field(True, description="without anchors, measure in a patch's two principal directions, not in d")
     edge_k: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="nearest cells measured for each in a patch")
     edge_long: Annotated[int, Field(ge=0, le=1000)] = Field(16, description="other cells measured for each in a patch")
     reliability: bool = True
@@ -434,6 +437,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "patch_overlap": 0.7,
             "min_overlap": 25,
             "steps": 600,
+            "start": "isomap",
             "planar": False,  # step 4: distances between rows of V_pred
             "sigma_start": 3.0,
             "samples": 0,

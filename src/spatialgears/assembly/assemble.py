@@ -1,0 +1,267 @@
+"""Stage D in one call: from the features of all cells to their places."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spatialgears.assembly.canonical import canonical, principal_plane
+from spatialgears.assembly.extend import extend
+from spatialgears.assembly.frame import lay_patches, median_places
+from spatialgears.assembly.graph import locality_graph
+from spatialgears.assembly.hashing import shuffled
+from spatialgears.assembly.measure import Geometry, geometries, measure, planes
+from spatialgears.assembly.patches import sample_patches
+from spatialgears.assembly.solve import huber_solve, landmark_isomap
+from spatialgears.assembly.stitch import stitch
+from spatialgears.config import AssemblyConfig
+from spatialgears.engine import Progress, child_seed, silent
+from spatialgears.errors import InputError
+
+_LOCALITY_DIM = 32
+_BYTES_PER_VALUE, _WORKING_VALUES = 4, 4096
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Places of all cells and how they came about.
+
+    Attributes
+    ----------
+    coords
+        (N, 2) single precision, canonical pose, in units of the training slides' RMS radius.
+    mode
+        Which way was taken.
+    status
+        What happened, in words.
+    diagnostics
+        Numbers by name; lists where there is one for each recorded step.
+    profile
+        Seconds by step; ``network`` is the time inside ``geometry``.
+    """
+
+    coords: NDArray[np.float32]
+    mode: Literal["one-shot", "patches"]
+    status: str
+    diagnostics: dict[str, Any]
+    profile: dict[str, float]
+
+
+def assemble(
+    features: NDArray[np.float32] | Tensor,
+    geometry: Geometry,
+    config: AssemblyConfig,
+    *,
+    locality: NDArray[Any] | None = None,
+    seed: int,
+    progress: Progress = silent,
+) -> Assembly:
+    """Place all cells (section 3.5), in one pass or through stitched patches.
+
+    Parameters
+    ----------
+    features
+        (N, f) what the geometry network sees of each cell.
+    geometry
+        The network, see :data:`~spatialgears.assembly.measure.Geometry`. If it has a method ``memory(n)``,
+        that is asked for the bytes one pass over n cells takes.
+    config
+        ``mode="auto"`` takes one pass when it fits in ``memory_gb``.
+    locality
+        (N, h) the space of the locality graph; by default the leading principal components of the features.
+    seed
+        Decides anchors, walks, long edges and the noise of every patch.
+    progress
+        Called along the way.
+
+    Notes
+    -----
+    Linear in N: patches are stitched for at most ``core_cells`` cells, and the others laid on these.
+    """
+    n_cells = len(features)
+    if n_cells == 0:
+        raise InputError("There are no cells to place.", "Check the filters that were applied to the cells.")
+    clock = _Clock(geometry)
+    needed = one_shot_memory(geometry, n_cells, features.shape[1])
+    fits = config.mode == "auto" and needed <= config.memory_gb * 1e9
+    if config.mode == "one-shot" or fits or n_cells <= config.patch_size:
+        return _one_shot(features, clock, config, seed=seed)
+    core = np.arange(n_cells)
+    if n_cells > config.core_cells and config.patch_context == "mixed":
+        core = np.sort(shuffled(child_seed(seed, "core cells"), n_cells)[: config.core_cells])
+    coords, diagnostics, notes = _patches(
+        features, clock, config, cells=core, locality=locality, seed=seed, progress=progress
+    )
+    if len(core) < n_cells:
+        with clock("extend"):
+            coords = extend(
+                features, clock.network, core, coords=coords, config=config, seed=seed, progress=progress
+            )
+        notes.append(f"{n_cells - len(core):,} further cells were laid on a core of {len(core):,}.")
+    return _finish(coords, "patches", clock, diagnostics=diagnostics, notes=notes)
+
+
+def one_shot_memory(geometry: Geometry, n_cells: int, n_features: int) -> float:
+    """Bytes that one pass over all cells takes, as the geometry says or by a rule of thumb."""
+    told = getattr(geometry, "memory", None)
+    return (
+        float(told(n_cells))
+        if told
+        else float(n_cells) * _BYTES_PER_VALUE * (2 * n_features + _WORKING_VALUES)
+    )
+
+
+def _one_shot(
+    features: NDArray[np.float32] | Tensor, clock: _Clock, config: AssemblyConfig, *, seed: int
+) -> Assembly:
+    n_cells = len(features)
+    everyone = np.arange(n_cells)[None]
+    seeds = np.array([child_seed(seed, "one-shot")])
+    with clock("plane"):
+        points = geometries(features, clock.network, everyone, seeds=seeds, batch=1)[0]
+        coords, share = principal_plane(points)
+    notes = [f"All {n_cells:,} cells were placed in one pass."]
+    if config.mode == "patches":
+        notes.append("They fit in one patch, so there was nothing to stitch.")
+    return _finish(coords, "one-shot", clock, diagnostics={"planar_share": share}, notes=notes)
+
+
+def _patches(
+    features: NDArray[np.float32] | Tensor,
+    clock: _Clock,
+    config: AssemblyConfig,
+    *,
+    cells: NDArray[np.int64],
+    locality: NDArray[Any] | None,
+    seed: int,
+    progress: Progress,
+) -> tuple[NDArray[np.float64], dict[str, Any], list[str]]:
+    """Steps 1 to 7 for some of the cells: places, diagnostics and notes."""
+    whole = len(cells) == len(features)
+    some = features if whole else features[cells]
+    with clock("graph"):
+        space = _leading(some) if locality is None else np.asarray(locality if whole else locality[cells])
+        graph = locality_graph(space, config.graph_k, config.jaccard, seed=child_seed(seed, "graph"))
+    with clock("patches"):
+        patches = sample_patches(graph.adjacency, config, seed=child_seed(seed, "patches"))
+    with clock("measure"):
+        points: NDArray[Any] = geometries(
+            some,
+            clock.network,
+            patches.cells,
+            seeds=patches.seeds,
+            batch=config.patch_batch,
+            progress=progress,
+        )
+        anchored = config.start == "anchors" and len(patches.anchors) > 2
+        if anchored:
+            points = lay_patches(points, patches)
+        elif config.planar:
+            points = planes(points)
+        far = child_seed(seed, "long edges")
+        measured = measure(points, patches, near=config.edge_k, far=config.edge_long, seed=far)
+    with clock("stitch"):
+        distances = stitch(measured, config)
+    with clock("start"):
+        if anchored:
+            start = median_places(points, patches, distances.reliability)
+        else:
+            start = landmark_isomap(distances, config.landmarks, seed=child_seed(seed, "landmarks"))
+    with clock("solve"):
+        layout = huber_solve(distances, start, config, progress=progress)
+    diagnostics = {
+        "patches": len(patches.cells),
+        "coverage": float(patches.coverage.mean()),
+        "bridges": patches.bridges,
+        "isolated": graph.isolated,
+        "measurements": len(measured.distance),
+        "edges": len(distances.first),
+        "edges_dropped": distances.dropped,
+        "edges_rejoined": distances.rejoined,
+        "support": float(distances.support.mean()) if len(distances.support) else 0.0,
+        "disagreement": distances.disagreement,
+        "reliability_min": float(distances.reliability.min()),
+        "reliability_median": float(np.median(distances.reliability)),
+        "stress": layout.stress,
+        "residual_mean": layout.residual_mean,
+        "residual_median": layout.residual_median,
+        "residual_max": layout.residual_max,
+    }
+    return layout.coords, diagnostics, _words(diagnostics, patches.cells.shape[1], len(cells))
+
+
+def _words(values: dict[str, Any], size: int, n_cells: int) -> list[str]:
+    notes = [
+        f"{n_cells:,} cells were placed through {values['patches']:,} patches of {size:,}, stitched by "
+        f"{values['edges']:,} distances; patches differ by {values['disagreement']:.1%} where they overlap, "
+        f"and the layout keeps the distances to a stress of {values['stress'][-1]:.3f}."
+    ]
+    if values["isolated"]:
+        notes.append(
+            f"{values['isolated']:,} cells have no robust neighbour in expression; "
+            "each was tied to its nearest."
+        )
+    if values["bridges"]:
+        notes.append(
+            f"{values['bridges']:,} patches were added to join parts of the cells that shared too little."
+        )
+    if values["edges_rejoined"]:
+        notes.append(
+            f"{values['edges_rejoined']:,} distances of little support were kept, since nothing else joined "
+            "their cells; raise the coverage if that is many."
+        )
+    return notes
+
+
+def _finish(
+    coords: NDArray[np.float64],
+    mode: Literal["one-shot", "patches"],
+    clock: _Clock,
+    *,
+    diagnostics: dict[str, Any],
+    notes: list[str],
+) -> Assembly:
+    placed = canonical(coords)
+    if placed.rms < 1e-9:
+        notes.append("The model puts all of them in one place: they look alike to it.")
+    diagnostics = {**diagnostics, "rms_radius": placed.rms}
+    return Assembly(placed.coords.astype(np.float32), mode, " ".join(notes), diagnostics, clock.profile())
+
+
+def _leading(features: NDArray[np.float32] | Tensor) -> NDArray[np.float32]:
+    """The leading principal components of the features, for the locality graph; O(N f^2)."""
+    values = np.asarray(features, np.float32)
+    if values.shape[1] <= _LOCALITY_DIM:
+        return values
+    centred = values - values.mean(0)
+    _, axes = np.linalg.eigh(centred.T @ centred)
+    return centred @ axes[:, -_LOCALITY_DIM:]
+
+
+class _Clock:
+    """Seconds by step, the network's own apart."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry, self.seconds, self.inside = geometry, dict[str, float](), 0.0
+
+    def network(self, features: Tensor, mask: Tensor, seeds: Tensor) -> Tensor:
+        start = time.perf_counter()
+        points = self.geometry(features, mask, seeds)
+        self.inside += time.perf_counter() - start
+        return points
+
+    @contextmanager
+    def __call__(self, step: str) -> Iterator[None]:
+        start, inside = time.perf_counter(), self.inside
+        yield
+        self.seconds[step] = time.perf_counter() - start - (self.inside - inside)
+
+    def profile(self) -> dict[str, float]:
+        return {"network": self.inside, **self.seconds}

@@ -1,0 +1,144 @@
+"""Steps 3 and 4 of section 3.5: the geometry of each patch, and the distances read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spatialgears.assembly.hashing import hashed, mix
+from spatialgears.assembly.patches import Patches
+from spatialgears.engine import Progress, silent
+from spatialgears.errors import GearsError
+
+#: ``geometry(features (B, n, f), mask (B, n), seeds (B,)) -> V_pred (B, n, d)``, each patch for itself.
+Geometry = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+_PAIRS = 2**24  # entries of the distance matrices held at once
+
+
+def geometries(
+    features: NDArray[np.float32] | Tensor,
+    geometry: Geometry,
+    cells: NDArray[np.int64],
+    *,
+    seeds: NDArray[np.int64],
+    batch: int,
+    progress: Progress = silent,
+) -> NDArray[np.float32]:
+    """The geometry (P, n, d) of patches ``cells`` (P, n), ``batch`` patches at a time, checked to be finite.
+
+    A patch's geometry is its own affair, so patches may be split among processes and put together again in
+    any way.
+    """
+    parts = []
+    for start in range(0, len(cells), batch):
+        some = cells[start : start + batch]
+        rows = features[some.ravel()]
+        inputs = torch.as_tensor(rows).float().view(*some.shape, -1)  # (B, n, f)
+        mask = torch.ones(some.shape, dtype=torch.bool)
+        with torch.no_grad():
+            points = geometry(inputs, mask, torch.as_tensor(seeds[start : start + batch]))
+        parts.append(points.detach().float().cpu().numpy())
+        if not np.isfinite(parts[-1]).all():
+            raise GearsError(
+                "The geometry of some cells is not finite, so they cannot be placed. The model diverged or "
+                "the features hold extreme values: look at the training history, and run `gears check`."
+            )
+        progress("patches", start + len(some), len(cells), {})
+    return np.concatenate(parts)
+
+
+def planes(points: NDArray[Any]) -> NDArray[np.float64]:
+    """Each patch (P, n, d) in its own two principal directions (P, n, 2); O(P n d^2)."""
+    centred = points - points.mean(1, keepdims=True, dtype=np.float64)
+    _, axes = np.linalg.eigh(np.swapaxes(centred, 1, 2) @ centred)
+    return centred @ axes[:, :, -2:]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Distances seen in patches, one row for each pair of cells and patch, sorted by pair, then by patch.
+
+    Attributes
+    ----------
+    pair
+        (M,) ``i * n_cells + j`` with i < j.
+    patch
+        (M,) which patch measured.
+    distance
+        (M,) in the units of the geometry.
+    """
+
+    pair: NDArray[np.int64]
+    patch: NDArray[np.int64]
+    distance: NDArray[np.float64]
+    n_cells: int
+    n_patches: int
+
+
+def measure(points: NDArray[Any], patches: Patches, *, near: int, far: int, seed: int) -> Measurements:
+    """Measure within-patch edges in the geometries ``points`` (P, n, d).
+
+    An edge joins a cell to its ``near`` nearest in the patch's geometry, and to about ``far`` of the anchors
+    (of all cells where there are none) so that the global frame is held; which ones a hash of the pair says,
+    so that every patch holding both cells measures them. O(P n^2); memory O(P n (near + far)).
+    """
+    n_patches, size = patches.cells.shape
+    rule = LongEdges.drawn(patches, far, seed=seed)
+    parts = []
+    step = max(1, _PAIRS // size**2)
+    for start in range(0, n_patches, step):
+        part = slice(start, start + step)
+        row, pair, distance = _edges(points[part].astype(np.float64), patches.cells[part], rule, near=near)
+        parts.append((pair, row + start, distance))
+    pair, patch, distance = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(pair * n_patches + patch)  # the keys differ, so any sort gives one result
+    return Measurements(pair[order], patch[order], distance[order], patches.n_cells, n_patches)
+
+
+@dataclass(frozen=True)
+class LongEdges:
+    """A rule, the same in every patch, that says which pairs of cells are measured however far apart."""
+
+    salt: NDArray[np.uint64]  # (N,)
+    hub: NDArray[np.bool_]  # (N,) one end must be one of these
+    below: np.uint64
+
+    @staticmethod
+    def drawn(patches: Patches, per_cell: int, *, seed: int) -> LongEdges:
+        """About ``per_cell`` pairs for each cell of a patch, with anchors where there are any."""
+        hub = np.zeros(patches.n_cells, bool)
+        hub[patches.anchors if len(patches.anchors) else slice(None)] = True
+        share = min(per_cell / (len(patches.anchors) or patches.cells.shape[1]), 1)
+        return LongEdges(hashed(seed, np.arange(len(hub))), hub, np.uint64(share * (2**64 - 2**11)))
+
+    def __call__(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether pairs with first < second are measured."""
+        chance = mix(self.salt[first] * np.uint64(3) + self.salt[second])
+        return (chance < self.below) & (self.hub[first] | self.hub[second])
+
+
+def _edges(
+    points: NDArray[np.float64], cells: NDArray[np.int64], rule: LongEdges, *, near: int
+) -> tuple[NDArray[Any], ...]:
+    """Row, pair and distance of the edges of (B, n, d) geometries."""
+    size = cells.shape[1]
+    squares = (points**2).sum(-1)
+    gram = points @ np.swapaxes(points, 1, 2)
+    distance = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0))  # (B, n, n)
+    distance[:, np.arange(size), np.arange(size)] = np.inf
+    close = np.zeros(distance.shape, bool)
+    near = min(near, size - 1)
+    np.put_along_axis(close, np.argpartition(distance, near - 1, axis=2)[:, :, :near], True, axis=2)
+    first, second = np.triu_indices(size, 1)
+    chosen = close[:, first, second] | close[:, second, first]  # (B, n (n - 1) / 2)
+    chosen |= rule(cells[:, first], cells[:, second])
+    row, column = np.nonzero(chosen)
+    first, second = first[column], second[column]
+    return row, cells[row, first] * len(rule.salt) + cells[row, second], distance[row, first, second]

@@ -1,0 +1,212 @@
+"""Step 2 of section 3.5: overlapping patches that cover all cells and hang together.
+
+A patch is laid out in order of priority: anchors that every patch shares, a random walk on the locality
+graph, then cells dealt from everywhere. The paper's own patches (``patch_context="local"``) are walks alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import minimum_spanning_tree
+
+from spatialgears.assembly.hashing import hashed, shuffled, uniform
+from spatialgears.config import AssemblyConfig
+from spatialgears.engine import child_seed
+
+_WALK_STEPS = 24
+_VISITS = 6  # cells visited for each cell wanted, since walks return
+_ROWS = 2048
+
+
+@dataclass(frozen=True)
+class Patches:
+    """A connected cover of all cells.
+
+    Attributes
+    ----------
+    cells
+        (P, n) indices of the cells of each patch, all different, in increasing order.
+    seeds
+        (P,) seeds for whatever is random in a patch's geometry.
+    n_cells
+        N.
+    anchors
+        (A,) cells that every patch holds.
+    bridges
+        Patches added only to join others that shared too few cells.
+    """
+
+    cells: NDArray[np.int64]
+    seeds: NDArray[np.int64]
+    n_cells: int
+    anchors: NDArray[np.int64]
+    bridges: int
+
+    @property
+    def coverage(self) -> NDArray[np.int64]:
+        """(N,) number of patches that hold each cell."""
+        return np.bincount(self.cells.ravel(), minlength=self.n_cells)
+
+
+def sample_patches(graph: sparse.csr_matrix, config: AssemblyConfig, *, seed: int) -> Patches:
+    """Sample about ``coverage * N / patch_size`` patches, plus those needed to cover and join everything.
+
+    Patches come in twins: the second keeps ``patch_overlap`` of the first one's walk and walks on from its
+    end, so that pairs of cells are measured more than once. Walks start where coverage is lowest. O(coverage
+    N) walk steps, each vectorised over patches; memory O(coverage N).
+    """
+    n_cells = graph.shape[0]
+    size = min(config.patch_size, n_cells)
+    dealt = round(size * config.global_fraction) if config.patch_context == "mixed" else 0
+    anchors = shuffled(child_seed(seed, "anchors"), n_cells)[: round(dealt * config.anchor_fraction)]
+    walked = size - dealt
+    wanted = max(1, round(config.coverage * n_cells / size))
+    walks = _twin_walks(graph, (wanted + 1) // 2, walked, overlap=config.patch_overlap, seed=seed)[:wanted]
+
+    count = _count(walks, n_cells)
+    deck = shuffled(child_seed(seed, "deck"), n_cells, count)
+    rows = _fill(anchors, walks, deck, size, stride=dealt - len(anchors))
+    left = np.setdiff1d(np.arange(n_cells), rows)
+    if len(left):
+        extra = _walks_from(graph, left, walked, seed=child_seed(seed, "left"))
+        rows = np.vstack([rows, _fill(anchors, extra, deck, size, stride=dealt - len(anchors))])
+    bridges = (
+        _bridges(rows, n_cells, min(config.min_overlap, size // 2))
+        if len(anchors) < config.min_overlap
+        else rows[:0]
+    )
+    rows = np.vstack([rows, bridges])
+    seeds = (hashed(child_seed(seed, "noise"), np.arange(len(rows))) >> np.uint64(1)).astype(np.int64)
+    return Patches(np.sort(rows, axis=1), seeds, n_cells, anchors, len(bridges))
+
+
+def walk(
+    graph: sparse.csr_matrix, starts: NDArray[np.int64], steps: int, *, seed: int, ids: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Many simple random walks at once: (P, W) starts to (P, W * (steps + 1)) cells in order of step.
+
+    The draws of a row depend on its entry in ``ids`` alone. A walker on a cell without edges stays. O(P W
+    steps).
+    """
+    pointers, degree = graph.indptr.astype(np.int64), np.diff(graph.indptr)
+    targets = graph.indices if graph.nnz else np.zeros(1, np.int64)
+    walker, here, visited = np.arange(starts.shape[1]), starts, [starts]
+    for step in range(steps):
+        choice = (uniform(seed, ids[:, None], step, walker) * degree[here]).astype(np.int64)
+        there = targets[np.minimum(pointers[here] + choice, len(targets) - 1)]
+        here = np.where(degree[here] > 0, there, here)
+        visited.append(here)
+    return np.hstack(visited)
+
+
+def first_distinct(rows: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """The first ``count`` different non-negative entries of each row, in their order, padded with -1."""
+    order = np.argsort(rows, axis=1, kind="stable")
+    ordered = np.take_along_axis(rows, order, 1)
+    fresh = np.ones(rows.shape, bool)
+    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = np.zeros(rows.shape, bool)
+    np.put_along_axis(first, order, fresh & (ordered >= 0), 1)
+    rank = np.cumsum(first, 1)
+    row, column = np.nonzero(first & (rank <= count))
+    result = np.full((len(rows), count), -1, np.int64)
+    result[row, rank[row, column] - 1] = rows[row, column]
+    return result
+
+
+def overlaps(rows: NDArray[np.int64], n_cells: int) -> sparse.csr_matrix:
+    """(P, P) numbers of cells that patches share, without the diagonal."""
+    n_patches, size = rows.shape
+    ones = np.ones(rows.size, np.int32)
+    member = sparse.csr_matrix((ones, rows.ravel(), np.arange(n_patches + 1) * size), (n_patches, n_cells))
+    shared = sparse.coo_matrix(member @ member.T)
+    apart = shared.row != shared.col
+    where = (shared.row[apart], shared.col[apart])
+    return sparse.csr_matrix((shared.data[apart], where), (n_patches, n_patches))
+
+
+def _twin_walks(
+    graph: sparse.csr_matrix, pairs: int, length: int, *, overlap: float, seed: int
+) -> NDArray[np.int64]:
+    """(2 * pairs, length) walks in order of visit, twins side by side; -1 where a component is too small."""
+    n_cells = graph.shape[0]
+    if length == 0:
+        return np.zeros((2 * pairs, 0), np.int64)
+    per_round, kept = -(-n_cells // length), round(overlap * length)
+    count = np.zeros(n_cells, np.int64)
+    rounds: list[NDArray[np.int64]] = []
+    for done in range(0, pairs, per_round):
+        ids = np.arange(done, min(done + per_round, pairs))
+        starts = shuffled(child_seed(seed, "starts", done), n_cells, count)[: len(ids)]
+        first = _grow(graph, starts, length, seed=child_seed(seed, "walk"), ids=ids)
+        end = first[np.arange(len(ids)), (first >= 0).sum(1) - 1]
+        second = _grow(graph, end, length, seed=child_seed(seed, "twin"), ids=ids, keep=first[:, :kept])
+        rounds.append(np.stack([first, second], axis=1).reshape(-1, length))
+        count += _count(rounds[-1], n_cells)
+    return np.vstack(rounds)
+
+
+def _grow(
+    graph: sparse.csr_matrix,
+    starts: NDArray[np.int64],
+    length: int,
+    *,
+    seed: int,
+    ids: NDArray[np.int64],
+    keep: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """(P, length) different cells: those to keep, then the visits of several walkers from each start."""
+    walkers = -(-_VISITS * length // _WALK_STEPS)
+    blocks = []
+    for begin in range(0, len(starts), _ROWS):
+        part = slice(begin, begin + _ROWS)
+        from_start = np.repeat(starts[part, None], walkers, axis=1)
+        visits = walk(graph, from_start, _WALK_STEPS, seed=seed, ids=ids[part])
+        blocks.append(first_distinct(visits if keep is None else np.hstack([keep[part], visits]), length))
+    return np.vstack(blocks)
+
+
+def _walks_from(
+    graph: sparse.csr_matrix, cells: NDArray[np.int64], length: int, *, seed: int
+) -> NDArray[np.int64]:
+    """Walks that between them hold all of ``cells``, a quarter of each walk being starts."""
+    starts = max(1, length // 4)
+    rows = np.resize(cells, (-(-len(cells) // starts), starts))
+    return first_distinct(walk(graph, rows, _WALK_STEPS, seed=seed, ids=np.arange(len(rows))), max(length, 1))
+
+
+def _fill(
+    anchors: NDArray[np.int64], walks: NDArray[np.int64], deck: NDArray[np.int64], size: int, *, stride: int
+) -> NDArray[np.int64]:
+    """(P, size) different cells: anchors, then the walk, then the deck from a place of the patch's own."""
+    n_patches = len(walks)
+    shared = np.broadcast_to(anchors, (n_patches, len(anchors)))
+    begin = np.arange(n_patches)[:, None] * (stride or size)
+    return first_distinct(np.hstack([shared, walks, deck[(begin + np.arange(size)) % len(deck)]]), size)
+
+
+def _bridges(rows: NDArray[np.int64], n_cells: int, least: int) -> NDArray[np.int64]:
+    """Half-and-half patches for edges of the maximum-overlap spanning tree that share less than ``least``."""
+    n_patches, size = rows.shape
+    shared = overlaps(rows, n_cells).astype(np.float64)
+    chain = np.arange(n_patches - 1)
+    chained = sparse.csr_matrix(
+        (np.full(n_patches - 1, 0.5), (chain, chain + 1)), shared.shape
+    )  # joins everything
+    shared = shared.maximum(chained)
+    cost = shared.copy()
+    cost.data = size + 1 - cost.data
+    first, second = minimum_spanning_tree(cost).nonzero()
+    weak = np.asarray(shared[first, second]).ravel() < least
+    first, second = rows[first[weak]], rows[second[weak]]
+    half = size // 2
+    return first_distinct(np.hstack([first[:, : size - half], second, first]), size)
+
+
+def _count(rows: NDArray[np.int64], n_cells: int) -> NDArray[np.int64]:
+    return np.bincount(rows[rows >= 0], minlength=n_cells)

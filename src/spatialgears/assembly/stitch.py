@@ -1,0 +1,151 @@
+"""Steps 5 and 6 of section 3.5: how far patches agree, and one robust distance for each pair of cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from spatialgears.assembly.measure import Measurements
+from spatialgears.config import AssemblyConfig
+
+_LEAST_SHARED = 5  # overlaps of fewer pairs say nothing of two patches
+_FURTHEST = 16  # a measurement is compared with at most this many others of its pair
+_FLOOR = 1e-6  # of the median distance: below it two cells are in one place
+
+
+@dataclass(frozen=True)
+class DistanceGraph:
+    """The stitched distance graph G_D.
+
+    Attributes
+    ----------
+    first, second
+        (E,) the cells of each edge, first < second.
+    distance
+        (E,) stitched distances.
+    weight
+        (E,) confidence omega in (0, 1).
+    support
+        (E,) number of patches that measured the edge.
+    disagreement
+        Median over pairs of overlapping patches of the mean absolute difference of log distances.
+    reliability
+        (P,) a_p.
+    dropped
+        Measured pairs left out for little support or large spread.
+    rejoined
+        Edges kept against that filter because nothing else joined their cells to the rest.
+    """
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    distance: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    support: NDArray[np.int64]
+    n_cells: int
+    disagreement: float
+    reliability: NDArray[np.float64]
+    dropped: int
+    rejoined: int
+
+
+def stitch(measurements: Measurements, config: AssemblyConfig) -> DistanceGraph:
+    """Aggregate measurements into the distance graph; O(M log M) for one sort, the rest linear."""
+    n_cells, distance = measurements.n_cells, measurements.distance
+    distance = np.maximum(distance, _FLOOR * max(float(np.median(distance)), 1e-290))
+    between = disagreement(replace(measurements, distance=distance))
+    typical = float(np.median(between.data)) if between.nnz else 0.0
+    trust = reliability(between, typical) if config.reliability else np.ones(measurements.n_patches)
+
+    order = np.lexsort((distance, measurements.pair))
+    patch, pair, distance = measurements.patch[order], measurements.pair[order], distance[order]
+    start = np.flatnonzero(np.diff(pair, prepend=-1))
+    support = np.diff(start, append=len(pair))
+    weight = trust[patch]
+    middle = weighted_median(distance, weight, start)
+    mass = np.add.reduceat(weight, start)
+    spread = np.add.reduceat(weight * np.abs(distance - np.repeat(middle, support)), start) / (mass * middle)
+
+    trusted = mass / np.median(trust)  # the count of measurements, in units of a usual patch
+    omega = trusted / (1 + trusted) / (1 + (spread / config.spread_max) ** 2)
+    first, second = np.divmod(pair[start], n_cells)
+    good = (support >= min(config.min_support, measurements.n_patches)) & (spread <= config.spread_max)
+    keep = _rejoin(first, second, good, n_cells)
+    return DistanceGraph(
+        first[keep],
+        second[keep],
+        middle[keep],
+        omega[keep],
+        support[keep],
+        n_cells,
+        typical,
+        trust,
+        dropped=int((~keep).sum()),
+        rejoined=int((keep & ~good).sum()),
+    )
+
+
+def disagreement(measurements: Measurements) -> sparse.csr_matrix:
+    """Symmetric (P, P) mean absolute difference of log distances over pairs that both patches measured.
+
+    Each measurement is compared with the next ``_FURTHEST`` of its pair at most, so the cost stays O(M) where
+    all patches share anchors. Overlaps of fewer than five pairs are skipped.
+    """
+    pair, patch, logs = measurements.pair, measurements.patch, np.log(measurements.distance)
+    n_patches = measurements.n_patches
+    total = sparse.csr_matrix((n_patches, n_patches))
+    count = sparse.csr_matrix((n_patches, n_patches))
+    for offset in range(1, _FURTHEST + 1):
+        at = np.flatnonzero(pair[offset:] == pair[:-offset])
+        if not len(at):
+            break
+        where = (patch[at], patch[at + offset])
+        total += sparse.csr_matrix((np.abs(logs[at + offset] - logs[at]), where), total.shape)
+        count += sparse.csr_matrix((np.ones(len(at)), where), total.shape)
+    total, count = (total + total.T).tocoo(), (count + count.T).tocoo()
+    enough = count.data >= _LEAST_SHARED
+    mean = sparse.csr_matrix((count.data[enough], (count.row[enough], count.col[enough])), total.shape)
+    sums = sparse.csr_matrix(total)
+    mean.data = np.asarray(sums[mean.nonzero()]).ravel() / mean.data
+    return mean
+
+
+def reliability(between: sparse.csr_matrix, typical: float) -> NDArray[np.float64]:
+    """a_p in (0, 1]: exp of minus a patch's mean disagreement over the typical one; 1 for a patch alone."""
+    neighbours = np.diff(between.indptr)
+    mean = np.asarray(between.sum(1)).ravel() / np.maximum(neighbours, 1)
+    return np.exp(-np.minimum(mean / max(typical, 1e-9), 30.0))
+
+
+def weighted_median(
+    values: NDArray[np.float64], weights: NDArray[np.float64], start: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The weighted median of each segment beginning at ``start``; values ascend within a segment. O(M).
+
+    Where exactly half the weight lies on either side it is the midpoint, so equal weights give the usual
+    median.
+    """
+    size = np.diff(start, append=len(values))
+    segment = np.repeat(np.arange(len(start)), size)
+    weights = weights / np.add.reduceat(weights, start)[segment]
+    rising = np.cumsum(weights)
+    share = rising - (rising[start] - weights[start])[segment]
+    lower = start + np.add.reduceat((share < 0.5 - 1e-7).astype(np.int64), start)
+    upper = start + np.add.reduceat((share <= 0.5 + 1e-7).astype(np.int64), start)
+    last = start + size - 1
+    return (values[np.minimum(lower, last)] + values[np.minimum(upper, last)]) / 2
+
+
+def _rejoin(
+    first: NDArray[np.int64], second: NDArray[np.int64], good: NDArray[np.bool_], n_cells: int
+) -> NDArray[np.bool_]:
+    """The good edges and, where they leave cells apart, the measured edges between the parts."""
+    edges = sparse.csr_matrix(
+        (np.ones(int(good.sum()), bool), (first[good], second[good])), (n_cells, n_cells)
+    )
+    _, part = connected_components(edges, directed=False)
+    return good | (part[first] != part[second])
