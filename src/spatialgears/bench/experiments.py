@@ -1,0 +1,186 @@
+"""The paper's experiments, and each protocol, by name: which tasks, which methods, which figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spatialgears import datasets
+from spatialgears.bench import figures, protocols
+from spatialgears.bench.protocols import Task
+from spatialgears.bench.store import Row, Store
+from spatialgears.bench.tables import DEPTH, TABLE1
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Root = Path | None
+#: Table 2's metrics: what the refiner changes.
+TABLE2 = (
+    "stress1",
+    "scale_error",
+    "swd",
+    "w1_knn",
+    "spearman",
+    "pearson",
+    "shell_f1",
+    "edge_auc",
+    "trust",
+    "cont",
+)
+SIMULATED: dict[str, Any] = {"n_cells": 1000, "n_genes": 200, "n_sections": 1, "spots": 350}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What ``gears bench NAME`` runs.
+
+    Attributes
+    ----------
+    words
+        What it shows.
+    tasks
+        Root of the data files and seed in, tasks out.
+    methods
+        Names for :func:`~spatialgears.bench.methods.choose`.
+    columns
+        Metrics of its table; None: those of Table 1.
+    """
+
+    words: str
+    tasks: Callable[[Root, int], Iterable[Task]]
+    methods: tuple[str, ...]
+    columns: Sequence[str] | None = None
+    needs_data: bool = True
+
+
+def _simulated(_: Root, seed: int) -> Iterator[Task]:
+    yield from protocols.simulated(seed=seed, **SIMULATED)
+
+
+def _sweeps(_: Root, seed: int) -> Iterator[Task]:
+    for sweep in protocols.SWEEPS:
+        yield from protocols.simulated(seed=seed, sweep=sweep, **SIMULATED)
+
+
+def _loaded(protocol: str, name: str, title: str) -> Callable[[Root, int], Iterator[Task]]:
+    """The task of a set of the registry as it comes, whatever the seed."""
+
+    def tasks(root: Root, seed: int) -> Iterator[Task]:
+        yield protocols.of_tissue(protocol, title, datasets.load(name, root))
+
+    return tasks
+
+
+_ATLAS = _loaded("pseudo-visium", "mouse_atlas", "Mouse Atlas")
+_HER2 = [_loaded("leave-section-out", f"her2st_{p}", f"her2st {p}1 + {p}2 → {p}3") for p in "ADE"]
+_DLPFC = _loaded("leave-section-out", "dlpfc", "DLPFC 151673 + 151674 → 151675")
+_STARMAP = _loaded("unpaired", "starmap_mpfc", "STARmap BZ5 → BZ9")
+
+
+def _all_of(*parts: Callable[[Root, int], Iterable[Task]]) -> Callable[[Root, int], Iterator[Task]]:
+    def tasks(root: Root, seed: int) -> Iterator[Task]:
+        for part in parts:
+            yield from part(root, seed)
+
+    return tasks
+
+
+def _grids(root: Root, seed: int) -> Iterator[Task]:
+    tissue = datasets.load("mouse_atlas", root)
+    cells = tissue.cells.copy()
+    cells.obsm["spatial"] = tissue.truth.obsm["spatial"]
+    yield from protocols.pseudo_visium(
+        cells, name="Mouse Atlas", fractions=(0.3, 0.55, 0.8), types="cell_type", min_cells=1
+    )
+
+
+def _unpaired(root: Root, seed: int) -> Iterator[Task]:
+    yield from protocols.simulated(seed=seed, unpaired=True, **SIMULATED)
+    yield from _STARMAP(root, seed)
+
+
+def _tasic(root: Root, seed: int) -> Iterator[Task]:
+    tissue = datasets.load("seqfish_tasic", root)
+    cells = tissue.cells.copy()
+    cells.obs["layer"] = tissue.truth.obs["layer"].to_numpy()
+    yield from protocols.real_unpaired(
+        tissue.slides, cells, known="layer", name="Tasic → seqFISH", types="cell_type"
+    )
+
+
+_EVERYTHING = ("default", "references", "peers")
+_OURS = ("default", "references")
+EXPERIMENTS: dict[str, Experiment] = {
+    "quick": Experiment(
+        "simulated tissue, our quick preset and the references: runs anywhere",
+        _simulated,
+        ("quick", "references"),
+        needs_data=False,
+    ),
+    "table1": Experiment(
+        "the paper's Table 1 on Mouse Atlas, her2st A, D, E and DLPFC with every peer",
+        _all_of(_ATLAS, *_HER2, _DLPFC),
+        _EVERYTHING,
+    ),
+    "ablation": Experiment(
+        "Table 2 and every departure from the paper, one at a time",
+        _all_of(_ATLAS, _HER2[2]),
+        ("default", "ablations"),
+        TABLE2,
+    ),
+    "diagnostics": Experiment(
+        "calibration error, multiscale local RMSE and edge ROC on Mouse Atlas",
+        _ATLAS,
+        ("default", "kNN, weighted genes", "stem", "tangram", "novosparc", "celery"),
+        ("cal_error", "lrmse_10", "lrmse_20", "lrmse_50", "lrmse_100", "edge_auc"),
+    ),
+    "uncertainty": Experiment(
+        "coverage of the stated radii, beside CeLEry's regions",
+        _ATLAS,
+        ("default", "celery_region"),
+        ("spearman", "cover50", "cover90", "cover95"),
+    ),
+    "pseudo-visium": Experiment(
+        "square and hexagonal grids, three spot sizes, on Mouse Atlas", _grids, _OURS
+    ),
+    "leave-section-out": Experiment("place one section from the others", _all_of(*_HER2, _DLPFC), _OURS),
+    "unpaired": Experiment("spots of one individual, cells of another", _unpaired, _OURS),
+    "simulated": Experiment(
+        "sweeps of domain shift, composition mismatch, depth and number of spots",
+        _sweeps,
+        _OURS,
+        needs_data=False,
+    ),
+    "real-unpaired": Experiment("dissociated cells, scored by dissected layer", _tasic, _OURS),
+}
+
+
+def tasks_of(name: str, *, root: Root = None, simulated: bool = False) -> Callable[[int], Iterable[Task]]:
+    """The tasks of an experiment by seed; on simulated tissue instead of data files if asked."""
+    if name not in EXPERIMENTS:
+        raise InputError(f"There is no experiment {name!r}.", f"Choose one of {', '.join(EXPERIMENTS)}.")
+    tasks = _simulated if simulated and EXPERIMENTS[name].needs_data else EXPERIMENTS[name].tasks
+    return lambda seed: tasks(root, seed)
+
+
+def draw(name: str, rows: Sequence[Row], store: Store, tasks: Iterable[Task]) -> dict[str, Figure]:
+    """The figures of an experiment, by file name."""
+    placed = [row for row in rows if row["metrics"]]
+    if not placed:
+        return {}
+    made = {name: figures.comparison(placed, columns=EXPERIMENTS[name].columns or (*TABLE1, *DEPTH))}
+    if name == "simulated":
+        made |= {f"{name}-{sweep}": figures.sweep(placed, sweep) for sweep in protocols.SWEEPS}
+    if name == "diagnostics":
+        for task in tasks:
+            first = {row["method"]: row for row in reversed(placed) if row["task"] == task.name}
+            layouts = {method: store.arrays(row["key"])["coords"] for method, row in first.items()}
+            if task.truth is not None and layouts:
+                made[f"{name}-curves"] = figures.diagnostics(layouts, task.truth)
+                color = task.cells.obs[task.types].to_numpy() if task.types else None
+                made[f"{name}-layouts"] = figures.layouts(layouts, task.truth, color)
+    return made

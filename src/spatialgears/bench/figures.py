@@ -1,0 +1,85 @@
+"""Figures of the benchmark, one per experiment; each returns the Figure, and nothing is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from spatialgears import plotting
+from spatialgears.bench.store import Row
+from spatialgears.bench.tables import METRICS, TABLE1, summary
+
+_COLORS = {"ours": "#0072B2", "other": "#009E73", "reference": "#666666", "peer": "#D55E00"}
+
+
+def comparison(rows: Sequence[Row], *, columns: Sequence[str] = TABLE1) -> Figure:
+    """One panel per metric, one dot per method with its spread over seeds; one row of panels per task."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    columns = [name for name in columns if any(name in row["metrics"] for row in rows)]
+    kinds = {row["method"]: row["kind"] for row in rows}
+    height = 0.6 + 0.22 * len(kinds)
+    figure = Figure(figsize=(2.0 + 1.7 * len(columns), height * len(tasks) + 0.4), layout="constrained")
+    axes = figure.subplots(len(tasks), max(len(columns), 1), squeeze=False)
+    for i, task in enumerate(tasks):
+        group = [row for row in rows if row["task"] == task]
+        names = list(dict.fromkeys(row["method"] for row in group if row["metrics"]))[::-1]
+        for ax, metric in zip(axes[i], columns, strict=True):
+            for y, name in enumerate(names):
+                if name in (values := summary(group, metric)):
+                    mean, spread = values[name]
+                    ax.errorbar(mean, y, xerr=spread, fmt="o", ms=4, color=_COLORS[kinds[name]])
+            ax.set(title=METRICS[metric][0], yticks=range(len(names)), ylim=(-0.6, len(names) - 0.4))
+            ax.set_yticklabels(names if metric == columns[0] else [], fontsize="small")
+            ax.tick_params(axis="x", labelsize="x-small")
+            ax.grid(alpha=0.3)
+        axes[i][0].set_ylabel(task)
+    return figure
+
+
+def sweep(
+    rows: Sequence[Row], parameter: str, *, columns: Sequence[str] = ("spearman", "edge_auc", "trust", "swd")
+) -> Figure:
+    """Metrics against what was varied, a line per method with its spread."""
+    rows = [row for row in rows if parameter in row["setting"] and row["metrics"]]
+    figure = Figure(figsize=(3.2 * len(columns), 3.2), layout="constrained")
+    for ax, metric in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
+        for name in dict.fromkeys(row["method"] for row in rows):
+            values = sorted({row["setting"][parameter] for row in rows})
+            points = [
+                (
+                    value,
+                    *summary([row for row in rows if row["setting"][parameter] == value], metric).get(
+                        name, (np.nan, 0)
+                    ),
+                )
+                for value in values
+            ]
+            x, mean, spread = zip(*points, strict=True)
+            ax.errorbar(x, mean, yerr=spread, marker="o", ms=4, label=name)
+        ax.set(xlabel=parameter.replace("_", " "), title=METRICS[metric][0])
+        ax.grid(alpha=0.3)
+    ax.legend(fontsize="x-small")
+    return figure
+
+
+def diagnostics(layouts: Mapping[str, np.ndarray], truth: np.ndarray) -> Figure:
+    """Calibration error, multiscale local RMSE and edge ROC of layouts: the paper's geometry diagnostics."""
+    figure = Figure(figsize=(14, 4.2), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    plotting.calibration_error(layouts, truth, ax=left)
+    plotting.local_rmse(layouts, truth, ax=middle)
+    plotting.edge_roc(layouts, truth, ax=right)
+    return figure
+
+
+def layouts(places: Mapping[str, np.ndarray], truth: np.ndarray, color: np.ndarray | None = None) -> Figure:
+    """The truth beside each layout, and where each distorts distances: the paper's figure of layouts."""
+    figure = Figure(figsize=(9, 3.2 * len(places)), layout="constrained")
+    for axes, (name, coords) in zip(
+        figure.subplots(len(places), 2, squeeze=False), places.items(), strict=True
+    ):
+        plotting.truth_vs_prediction(coords, truth, color=color, legend=False, title=name, ax=axes[0])
+        plotting.distortion(coords, truth, ax=axes[1])
+    return figure

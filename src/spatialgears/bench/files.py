@@ -1,0 +1,133 @@
+"""The files a task is handed to a method in, written when first asked for.
+
+Our own methods and references read the slides and cells as they are. Peers know one slide, so they are given
+two files: the slides as one (see :func:`merge_slides`) and the cells, both on the same genes, with a cell
+type for every cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import scanpy as sc
+import scipy.sparse as sp
+from anndata import AnnData
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+
+from spatialgears.bench.protocols import Task
+from spatialgears.bench.references import poses, shared_genes
+
+#: Peers get at most this many genes, the most variable of the slides, as their tutorials choose them.
+PEER_GENES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class TaskFiles:
+    """The files of one task, in ``folder``."""
+
+    task: Task
+    folder: Path
+
+    @cached_property
+    def slides(self) -> list[Path]:
+        """One file per slide."""
+        paths = [self.folder / f"slide_{i}.h5ad" for i in range(len(self.task.slides))]
+        for path, slide in zip(paths, self.task.slides, strict=True):
+            spatial = np.asarray(slide.obsm["spatial"], dtype=np.float64)[:, :2]
+            _plain(slide, np.arange(slide.n_vars), obsm={"spatial": spatial}).write_h5ad(path)
+        return paths
+
+    @cached_property
+    def cells(self) -> Path:
+        """The cells, without anything but counts and names."""
+        path = self.folder / "cells.h5ad"
+        _plain(self.task.cells, np.arange(self.task.cells.n_vars)).write_h5ad(path)
+        return path
+
+    @cached_property
+    def truth(self) -> Path | None:
+        """True places, for the method that may see them."""
+        if self.task.truth is None:
+            return None
+        path = self.folder / "truth.npy"
+        np.save(path, self.task.truth)
+        return path
+
+    @cached_property
+    def peer_pair(self) -> tuple[Path, Path, str]:
+        """Slide file, cell file, and where the cell types come from."""
+        slide, cells = merge_slides(self.task.slides), self.task.cells
+        genes = shared_genes([slide, cells])
+        slide, cells = slide[:, genes].copy(), cells[:, genes].copy()
+        columns = variable_genes(slide, PEER_GENES)
+        types, origin = cell_types(cells, self.task.types)
+        spots, singles = self.folder / "peer_st.h5ad", self.folder / "peer_sc.h5ad"
+        labels = {"slide": slide.obs["slide"].to_numpy()}
+        _plain(slide, columns, obs=labels, obsm=dict(slide.obsm)).write_h5ad(spots)
+        _plain(cells, columns, obs={"type": types.astype(object)}).write_h5ad(singles)
+        return spots, singles, origin
+
+
+def merge_slides(slides: Sequence[AnnData]) -> AnnData:
+    """All slides as one: shared genes, every slide in the first one's frame (see :func:`.references.poses`).
+
+    A method that knows one slide is given the spots of all of them this way, as the kNN references are.
+    """
+    genes = shared_genes(slides)
+    first = np.asarray(slides[0].obsm["spatial"], dtype=np.float64)[:, :2]
+    radius = np.sqrt(((first - first.mean(0)) ** 2).sum(1).mean())
+    label = np.repeat([f"slide {i}" for i in range(len(slides))], [slide.n_obs for slide in slides])
+    return AnnData(
+        X=sp.vstack([sp.csr_matrix(slide[:, genes].X) for slide in slides], format="csr"),
+        obs=pd.DataFrame({"slide": label.astype(object)}, index=[f"o{i}" for i in range(len(label))]),
+        var=pd.DataFrame(index=genes),
+        obsm={"spatial": np.vstack(poses(slides)) * radius + first.mean(0)},
+    )
+
+
+def variable_genes(adata: AnnData, n_genes: int) -> np.ndarray:
+    """Columns of the ``n_genes`` most variable genes, in their order; all of them if there are no more."""
+    if adata.n_vars <= n_genes:
+        return np.arange(adata.n_vars)
+    work = AnnData(X=sp.csr_matrix(adata.X, dtype=np.float32))
+    sc.pp.normalize_total(work, target_sum=1e4)
+    sc.pp.log1p(work)
+    chosen = sc.pp.highly_variable_genes(work, n_top_genes=n_genes, inplace=False)
+    return np.flatnonzero(chosen["highly_variable"].to_numpy())
+
+
+def cell_types(cells: AnnData, key: str | None, *, n_clusters: int = 15) -> tuple[np.ndarray, str]:
+    """A type for every cell, given or a k-means cluster on 30 principal components; and which it was."""
+    if key is not None:
+        return cells.obs[key].astype(str).to_numpy(), f"given types ({key})"
+    work = AnnData(X=sp.csr_matrix(cells.X, dtype=np.float32))
+    sc.pp.normalize_total(work, target_sum=1e4)
+    sc.pp.log1p(work)
+    work = work[:, variable_genes(cells, PEER_GENES)]
+    dense = work.X.toarray()
+    scores = PCA(min(30, *(n - 1 for n in dense.shape)), random_state=0).fit_transform(dense)
+    n_clusters = max(2, min(n_clusters, len(dense) // 20))
+    labels = KMeans(n_clusters, n_init=4, random_state=0).fit_predict(scores)
+    return np.array([f"cluster {i}" for i in labels]), f"{n_clusters} k-means clusters"
+
+
+def _plain(
+    adata: AnnData,
+    columns: np.ndarray,
+    *,
+    obs: dict[str, np.ndarray] | None = None,
+    obsm: dict[str, np.ndarray] | None = None,
+) -> AnnData:
+    """Counts (float32, CSR), which any version of anndata can read; names that say nothing of the place."""
+    return AnnData(
+        X=sp.csr_matrix(adata.X, dtype=np.float32)[:, columns],
+        obs=pd.DataFrame(obs, index=[f"o{i}" for i in range(adata.n_obs)]),
+        var=pd.DataFrame(index=adata.var_names[columns].astype(object)),
+        obsm=obsm,
+    )

@@ -1,0 +1,247 @@
+"""Run methods on tasks, each run in a process of its own under limits, and keep one row per run.
+
+Nothing a method does ends the benchmark: a crash, a limit, missing or impossible coordinates are rows with a
+reason.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spatialgears.bench import limits as limits_script
+from spatialgears.bench.files import TaskFiles
+from spatialgears.bench.methods import Method
+from spatialgears.bench.protocols import Task
+from spatialgears.bench.store import Row, Store
+from spatialgears.errors import InputError
+
+logger = logging.getLogger(__name__)
+#: What the log of a process says when it was refused memory.
+MEMORY_WORDS = (
+    "MemoryError",
+    "Cannot allocate memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "RESOURCE_EXHAUSTED",
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run may use."""
+
+    seconds: float = 3600.0
+    gigabytes: float = 16.0
+    threads: int = 1
+
+
+def run(
+    tasks: Callable[[int], Iterable[Task]],
+    methods: Sequence[Method],
+    store: Store,
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    limits: Limits,
+    retry: bool = False,
+    report: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Run every method on every task with every seed, except what ``store`` holds already.
+
+    Parameters
+    ----------
+    tasks
+        Makes the tasks of a seed.
+    methods
+        What to run.
+    store
+        Where rows are kept.
+    seeds
+        A method (or task) without randomness is run once.
+    limits
+        Time, memory and threads of each run.
+    retry
+        Run again what failed before, for example with larger limits.
+    report
+        Called with each row as it comes.
+
+    Returns
+    -------
+    The rows of these tasks, methods and seeds, new and old.
+    """
+    rows: dict[str, Row] = {}
+    for seed in seeds:
+        for task in tasks(seed):
+            data = task.fingerprint()
+            with tempfile.TemporaryDirectory(prefix="gears-bench-") as folder:
+                files = TaskFiles(task, Path(folder))
+                for method in methods:
+                    used = seed if method.seeded or task.seeded else 0
+                    key = store.key(data, task.name, method.identity(), used)
+                    row = store.load(key)
+                    if row is None or (retry and row["status"] != "ok"):
+                        row, arrays = run_one(task, method, files, seed=used, limits=limits)
+                        row["key"] = key
+                        store.save(row, arrays)
+                        report(row)
+                    rows[key] = row
+                    for other in _other_layouts(task, row, store):
+                        rows[other["key"]] = other
+    return list(rows.values())
+
+
+def run_one(
+    task: Task, method: Method, files: TaskFiles, *, seed: int, limits: Limits
+) -> tuple[Row, dict[str, np.ndarray]]:
+    """One run: the row, without a key, and the arrays the method left."""
+    row: Row = {
+        "protocol": task.protocol,
+        "task": task.name,
+        "setting": dict(task.setting),
+        "method": method.name,
+        "kind": method.kind,
+        "note": method.note,
+        "options": dict(method.options),
+        "seed": seed,
+        "sees_truth": method.sees_truth,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "threads": limits.threads,
+        "cpus": os.cpu_count(),
+        "n_cells": task.cells.n_obs,
+        "n_spots": sum(slide.n_obs for slide in task.slides),
+        "n_genes": task.cells.n_vars,
+        "status": "ok",
+        "reason": "",
+        "metrics": {},
+        "seconds": None,
+        "peak_gb": None,
+        "info": {},
+    }
+    out = files.folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    try:
+        command = method.command(files, seed=seed, out=out)
+    except InputError as error:
+        return row | {"status": "unavailable", "reason": error.problem}, {}
+    usage = _launch(command, files.folder, limits)
+    row |= {"seconds": round(usage["seconds"], 2), "peak_gb": round(usage["peak_gb"], 3)}
+    if (out / "info.json").exists():
+        row["info"] = json.loads((out / "info.json").read_text())
+    status, reason, arrays = _judge(usage, out, task, files.folder / "log.txt")
+    row |= {"status": status, "reason": reason}
+    if status == "ok":
+        try:
+            row["metrics"] = _score(task, arrays)
+        except Exception as error:  # a layout so odd that a metric refuses it is a result too
+            row |= {"status": "invalid", "reason": f"could not be scored: {error}"}
+    return row, arrays
+
+
+def _launch(command: list[str], folder: Path, limits: Limits) -> dict[str, Any]:
+    """Run the command through :mod:`~spatialgears.bench.limits` and read what it used."""
+    spec = {
+        "command": command,
+        "seconds": limits.seconds,
+        "gigabytes": limits.gigabytes,
+        "log": str(folder / "log.txt"),
+        "usage": str(folder / "usage.json"),
+    }
+    subprocess.run(
+        [sys.executable, "-I", "-S", limits_script.__file__, json.dumps(spec)],
+        check=True,
+        cwd=folder,
+        env=_environment(limits.threads),
+    )
+    return json.loads((folder / "usage.json").read_text())
+
+
+def _environment(threads: int) -> dict[str, str]:
+    names = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "NUMBA", "VECLIB_MAXIMUM")
+    count = {
+        f"{name}_NUM_THREADS" if "MAX" not in name else f"{name}_THREADS": str(threads) for name in names
+    }
+    if threads == 1:  # jax has a pool of its own
+        count["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    return {**os.environ, **count, "MPLBACKEND": "Agg", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+
+
+def _judge(usage: dict[str, Any], out: Path, task: Task, log: Path) -> tuple[str, str, dict[str, np.ndarray]]:
+    """Status, reason and arrays of a finished process."""
+    text = log.read_text(errors="replace")
+    if usage["timeout"]:
+        return "timeout", f"did not finish in {usage['seconds']:.0f} s", {}
+    if usage["code"]:
+        if usage["code"] == -9 or any(word in text[-4000:] for word in MEMORY_WORDS):
+            return "memory", f"ran out of memory at {usage['peak_gb']:.1f} GB", {}
+        said = [line.strip() for line in text.splitlines() if line.strip()]
+        errors = [line for line in said if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
+        return "failed", (errors or said or [f"exit code {usage['code']}"])[-1][:200], {}
+    if not (out / "coords.npy").exists():
+        return "invalid", "wrote no coordinates", {}
+    try:
+        arrays = {path.stem: np.load(path) for path in sorted(out.glob("*.npy"))}
+    except ValueError as error:
+        return "invalid", f"wrote an array that cannot be read: {error}", {}
+    coords, expected = arrays["coords"], (task.cells.n_obs, 2)
+    if coords.shape != expected:
+        return "invalid", f"coordinates have shape {coords.shape}, expected {expected}", {}
+    if not np.issubdtype(coords.dtype, np.number) or not np.isfinite(coords).all():
+        return "invalid", "coordinates are not all finite numbers", {}
+    return "ok", "", arrays
+
+
+def _score(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
+    scores = task.score(np.asarray(arrays["coords"], dtype=np.float64))
+    if task.truth is not None and "radius90" in arrays:
+        error = placement_error(arrays["coords"], task.truth)
+        for level in ("50", "90"):
+            scores[f"cover{level}"] = float(np.mean(error <= arrays[f"radius{level}"]))
+    if (
+        task.truth is not None and "region" in arrays and task.protocol == "pseudo-visium"
+    ):  # truth in the slide's frame
+        centre, half = arrays["region"][:, :2], arrays["region"][:, 2:]  # of an ellipse meant to hold 95%
+        scores["cover95"] = float(np.mean((((task.truth - centre) / half) ** 2).sum(1) <= 1))
+    return {name: float(value) for name, value in scores.items() if np.isfinite(value)}
+
+
+def placement_error(coords: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Distance (n,) of each cell to its true place after the best rigid motion, in RMS radii of the truth."""
+    a, b = (np.asarray(x, dtype=np.float64) - np.mean(x, axis=0) for x in (coords, truth))
+    a, b = (x / np.sqrt((x**2).sum(1).mean()) for x in (a, b))
+    u, _, v = np.linalg.svd(a.T @ b)
+    return np.linalg.norm(a @ u @ v - b, axis=1)
+
+
+def _other_layouts(task: Task, row: Row, store: Store) -> list[Row]:
+    """Rows of the other layouts a run left beside ``coords``, such as one sample of the refiner."""
+    if row["status"] != "ok":
+        return []
+    others = []
+    for name, array in store.arrays(row["key"]).items():
+        if name == "coords" or array.shape != (task.cells.n_obs, 2):
+            continue
+        key = store.key(row["key"], name)
+        other = store.load(key)
+        if other is None:
+            other = row | {
+                "key": key,
+                "method": f"{row['method']}: {name}",
+                "metrics": _score(task, {"coords": array}),
+            }
+            store.save(other, {"coords": array})
+        others.append(other)
+    return others

@@ -1,0 +1,218 @@
+"""What can place cells: ours in each preset with its ablations, simple references, and the peers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spatialgears._version import __version__
+from spatialgears.bench.peers import PEERS, Peer, PeerOptions
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from spatialgears.bench.files import TaskFiles
+
+
+@dataclass(frozen=True)
+class Method:
+    """Something that places cells, run by :mod:`spatialgears.bench.worker`.
+
+    Attributes
+    ----------
+    name, kind, note
+        For the tables; the kind is ``"ours"``, ``"reference"`` or ``"peer"``.
+    entry
+        ``module:function`` or ``file.py:function``, called as ``place(slides, cells, seed=..., **options)``.
+    options
+        JSON-able.
+    seeded
+        False if the seed changes nothing.
+    sees_truth
+        Whether it is given the true places: a ceiling, never the best of a table.
+    """
+
+    name: str
+    kind: str
+    entry: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    seeded: bool = True
+    sees_truth: bool = False
+
+    def identity(self) -> list[Any]:
+        """What decides its results, for the key of a row."""
+        return [self.name, self.entry, dict(self.options), self.sees_truth, __version__]
+
+    def command(self, files: TaskFiles, *, seed: int, out: Path) -> list[str]:
+        """The command that places the cells and leaves ``coords.npy`` in ``out``."""
+        if self.sees_truth and files.truth is None:
+            raise InputError("needs true places, and the task has none")
+        job = {
+            "entry": self.entry,
+            "options": dict(self.options),
+            "seed": seed,
+            "out": str(out),
+            "slides": [str(path) for path in files.slides],
+            "cells": str(files.cells),
+            "truth": str(files.truth) if self.sees_truth else None,
+        }
+        path = files.folder / "job.json"
+        path.write_text(json.dumps(job))
+        return [sys.executable, "-m", "spatialgears.bench.worker", str(path)]
+
+
+@dataclass(frozen=True)
+class PeerMethod(Method):
+    """Another group's method, run by its own runner in its own environment."""
+
+    peer: Peer = field(kw_only=True)
+    setup: PeerOptions = field(kw_only=True)
+
+    def identity(self) -> list[Any]:
+        """The runner and the pinned requirements."""
+        return [self.name, self.peer.runner.read_text(), self.peer.requirements.read_text()]
+
+    def command(self, files: TaskFiles, *, seed: int, out: Path) -> list[str]:
+        """Runner, two AnnData files in, ``coords.npy`` out; the environment is made on first use."""
+        source = self.setup.source_of(self.peer)
+        python = self.setup.interpreter(self.peer)
+        spots, cells, types = files.peer_pair
+        job = {
+            "spots": str(spots),
+            "cells": str(cells),
+            "types": types if self.peer.needs_types else "",
+            "seed": seed,
+            "out": str(out),
+            "source": str(source) if source else "",
+            "packages": self.peer.packages,
+        }
+        path = files.folder / "job.json"
+        path.write_text(json.dumps(job))
+        return [str(python), str(self.peer.runner), str(path)]
+
+
+def gears(
+    slides: list[AnnData], cells: AnnData, *, seed: int, preset: str = "default", values: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Our own method with a preset and ``stage.key=value`` changes, through the class users meet."""
+    import os
+
+    from spatialgears.config import Config
+    from spatialgears.model import GEARS
+
+    threads = os.environ.get("OMP_NUM_THREADS", "0")
+    config = Config.preset(preset).with_values([f"threads={threads}", *values, f"seed={seed}"])
+    placed = GEARS(config).fit(slides=slides, cells=cells).reconstruct(cells)
+    info = {"config": config.model_dump(mode="json"), "status": placed.status}
+    result = {"coords": placed.coords, "radius50": placed.radius50, "radius90": placed.radius90, "info": info}
+    if placed.samples is not None and len(placed.samples):
+        result["one sample"] = np.asarray(placed.samples[0])
+    return result
+
+
+_PATCHES = "assembly.mode=patches"
+#: Departures from a preset, one at a time: what each row of the ablation changes.
+ABLATIONS: dict[str, tuple[str, ...]] = {
+    "without diffusion": ("geometry.refiner=none", "assembly.steps=0"),
+    "without thinning": ("expression.thinning=false",),
+    "without gene weights": ("expression.gene_weights=none",),
+    "without standardisation": ("expression.standardise=false",),
+    "without neighbourhood loss": ("geometry.nca=0", "geometry.gen_nca=0"),
+    "frozen embedding": ("geometry.inputs=embedding",),
+    "patches, mixed": (_PATCHES,),
+    "patches, neighbours only": (_PATCHES, "assembly.patch_context=local"),
+    "patches, uniform weights": (_PATCHES, "assembly.reliability=false"),
+}
+
+_REFERENCES = "spatialgears.bench.references:"
+REFERENCES = {
+    method.name: method
+    for method in (
+        Method("random", "reference", f"{_REFERENCES}random_places", note="random spots"),
+        Method(
+            "kNN on PCA",
+            "reference",
+            f"{_REFERENCES}knn",
+            {"weights": "none"},
+            "genes standardised",
+            seeded=False,
+        ),
+        Method(
+            "kNN, weighted genes",
+            "reference",
+            f"{_REFERENCES}knn",
+            {"weights": "moran"},
+            "sqrt of Moran's I",
+            seeded=False,
+        ),
+        Method("MLP with thinning", "reference", f"{_REFERENCES}thinned_mlp", note="spot → coordinates"),
+        Method(
+            "supervised",
+            "reference",
+            f"{_REFERENCES}supervised",
+            note="sees other cells' places",
+            sees_truth=True,
+        ),
+    )
+}
+
+
+def ours(preset: str = "default", ablation: str | None = None, *, values: Iterable[str] = ()) -> Method:
+    """Our method in a preset, with one named ablation or other ``stage.key=value`` changes."""
+    changes = (*(ABLATIONS[ablation] if ablation else ()), *values)
+    name = f"GEARS {preset}" + (f", {ablation}" if ablation else "")
+    return Method(name, "ours", f"{__name__}:gears", {"preset": preset, "values": changes})
+
+
+def peer_method(name: str, setup: PeerOptions) -> PeerMethod:
+    """The peer of that name, ready to be run with ``setup``."""
+    peer = PEERS[name]
+    note = "places types" if peer.places == "types" else ""
+    return PeerMethod(
+        peer.title, "peer", str(peer.runner), note=note, seeded=peer.seeded, peer=peer, setup=setup
+    )
+
+
+def choose(names: Iterable[str], setup: PeerOptions) -> list[Method]:
+    """Methods by name: presets (``quick``, ``default``, ``paper``), references, peers, or your own.
+
+    ``references`` and ``peers`` stand for all of their kind; ``ablations`` for every ablation of the default
+    preset; ``file.py:function`` for any function with the signature that :class:`Method` describes.
+    """
+    chosen: dict[str, Method] = {}
+    for name in names:
+        for method in _named(name, setup):
+            chosen[method.name] = method
+    return list(chosen.values())
+
+
+def _named(name: str, setup: PeerOptions) -> list[Method]:
+    if name in ("quick", "default", "paper"):
+        return [ours(name)]
+    if name == "references":
+        return list(REFERENCES.values())
+    if name == "peers":
+        return [peer_method(peer, setup) for peer in PEERS]
+    if name == "ablations":
+        return [ours(ablation=ablation) for ablation in ABLATIONS]
+    if name in ABLATIONS:
+        return [ours(ablation=name)]
+    if name in REFERENCES:
+        return [REFERENCES[name]]
+    if name in PEERS:
+        return [peer_method(name, setup)]
+    if ".py:" in name:
+        path, _, function = name.rpartition(":")
+        return [Method(f"{Path(path).stem}:{function}", "other", f"{Path(path).resolve()}:{function}")]
+    known = ["quick", "default", "paper", "ablations", "references", "peers", *ABLATIONS, *REFERENCES, *PEERS]
+    raise InputError(
+        f"There is no method {name!r}.", "Choose from " + ", ".join(known) + ", or give file.py:function."
+    )

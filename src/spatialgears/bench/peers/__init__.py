@@ -1,0 +1,226 @@
+"""Other groups' methods: what they are, and the environments they run in.
+
+Their requirements conflict with ours and with each other's, so each peer is a folder with pinned
+``requirements.txt`` and a ``runner.py`` (see ``common.py`` for what a runner does), executed in an
+environment of its own that is created on first use and kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spatialgears.errors import InputError
+
+logger = logging.getLogger(__name__)
+HERE = Path(__file__).parent
+PYTHON = (3, 11)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One peer.
+
+    Attributes
+    ----------
+    name, title
+        Folder and command-line name; the name its authors gave it.
+    packages
+        Distributions whose versions a row records.
+    licence
+        As its authors state it.
+    places
+        ``"cells"`` or ``"types"``: type-level methods put each cell at its type's expected position.
+    needs_types
+        Whether it uses cell types (given, or clusters).
+    home
+        Where it lives. GitHub-only peers run from a folder the user gives.
+    on_pypi, must_accept
+        Whether pip can install it; whether its licence must be accepted by name.
+    seeded
+        False if it has no randomness.
+    """
+
+    name: str
+    title: str
+    packages: tuple[str, ...]
+    licence: str
+    home: str
+    places: str = "cells"
+    needs_types: bool = False
+    on_pypi: bool = True
+    must_accept: bool = False
+    seeded: bool = True
+
+    @property
+    def runner(self) -> Path:
+        """The script that runs in the peer's environment."""
+        return HERE / self.name / "runner.py"
+
+    @property
+    def requirements(self) -> Path:
+        """The pinned requirements."""
+        return HERE / self.name / "requirements.txt"
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("tangram", "Tangram", ("tangram-sc", "torch"), "BSD-3-Clause", "pypi.org/project/tangram-sc"),
+        Peer(
+            "novosparc", "novoSpaRc", ("novosparc", "pot"), "MIT", "pypi.org/project/novosparc", seeded=False
+        ),
+        Peer("stem", "STEM", ("scSTEM", "torch"), "not stated", "pypi.org/project/scSTEM"),
+        Peer("celery", "CeLEry", ("CeLEryPy", "torch"), "MIT", "pypi.org/project/CeLEryPy"),
+        Peer("celery_region", "CeLEry, regions", ("CeLEryPy", "torch"), "MIT", "pypi.org/project/CeLEryPy"),
+        Peer(
+            "moscot",
+            "moscot",
+            ("moscot", "ott-jax", "jax"),
+            "BSD-3-Clause",
+            "pypi.org/project/moscot",
+            seeded=False,
+        ),
+        Peer(
+            "cell2location",
+            "cell2location",
+            ("cell2location", "scvi-tools", "pyro-ppl", "torch"),
+            "Apache-2.0",
+            "pypi.org/project/cell2location",
+            places="types",
+            needs_types=True,
+        ),
+        Peer(
+            "stereoscope",
+            "Stereoscope",
+            ("scvi-tools", "torch"),
+            "BSD-3-Clause",
+            "pypi.org/project/scvi-tools",
+            places="types",
+            needs_types=True,
+        ),
+        Peer(
+            "destvi",
+            "DestVI",
+            ("scvi-tools", "torch"),
+            "BSD-3-Clause",
+            "pypi.org/project/scvi-tools",
+            places="types",
+            needs_types=True,
+        ),
+        Peer("spaotsc", "SpaOTsc", ("pot",), "MIT", "github.com/zcang/SpaOTsc", on_pypi=False, seeded=False),
+        Peer("scspace", "scSpace", ("torch",), "GPL-3.0", "github.com/ZJUFanLab/scSpace", on_pypi=False),
+        Peer("come", "COME", ("torch",), "none", "github.com/cindyway/COME", needs_types=True, on_pypi=False),
+        Peer(
+            "cytospace",
+            "CytoSPACE",
+            ("lapjv",),
+            "non-commercial (Stanford)",
+            "github.com/digitalcytometry/cytospace",
+            needs_types=True,
+            on_pypi=False,
+            must_accept=True,
+        ),
+    )
+}
+
+
+def default_cache() -> Path:
+    """Where environments are kept unless told otherwise."""
+    return Path.home() / ".cache" / "spatialgears" / "peers"
+
+
+@dataclass(frozen=True)
+class PeerOptions:
+    """What the user says about peers.
+
+    Attributes
+    ----------
+    cache
+        Folder of the environments.
+    sources
+        Folder of each GitHub-only peer, by name (``--peer-source NAME=DIR``).
+    accepted
+        Peers whose licence the user accepts (``--accept-licence NAME``).
+    """
+
+    cache: Path = field(default_factory=default_cache)
+    sources: Mapping[str, Path] = field(default_factory=dict)
+    accepted: tuple[str, ...] = ()
+
+    def source_of(self, peer: Peer) -> Path | None:
+        """The folder a GitHub-only peer runs from (None for PyPI); refuses what the user has not allowed."""
+        if peer.on_pypi:
+            return None
+        if peer.must_accept and peer.name not in self.accepted:
+            raise InputError(f"its licence is {peer.licence}: not run without --accept-licence {peer.name}")
+        source = self.sources.get(peer.name)
+        if source is None:
+            raise InputError(f"not on PyPI: clone {peer.home} and give --peer-source {peer.name}=DIR")
+        if not Path(source).is_dir():
+            raise InputError(f"--peer-source {peer.name}={source} is not a folder")
+        return Path(source).resolve()
+
+    def interpreter(self, peer: Peer) -> Path:
+        """The Python of the peer's environment, made from its requirements if it is not there yet."""
+        digest = hashlib.sha256(peer.requirements.read_bytes()).hexdigest()[:10]
+        home = self.cache.expanduser() / f"{peer.packages[0]}-{digest}"  # equal requirements share one
+        home.parent.mkdir(parents=True, exist_ok=True)
+        stamp, python = home / "ready", home / "bin" / "python"
+        with open(home.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another benchmark may be making it
+            if not stamp.exists():
+                logger.info("making the environment of %s in %s", peer.title, home)
+                _make(home, peer.requirements)
+                stamp.touch()
+        return python
+
+
+def _make(home: Path, requirements: Path) -> None:
+    shutil.rmtree(home, ignore_errors=True)
+    log = home.with_suffix(".log")
+    with open(log, "w") as output:
+        for command in (
+            [_python(), "-m", "venv", str(home)],
+            [
+                str(home / "bin" / "python"),
+                "-m",
+                "pip",
+                "install",
+                "--disable-pip-version-check",
+                "-r",
+                str(requirements),
+            ],
+        ):
+            if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode:
+                errors = [line for line in log.read_text().splitlines() if "ERROR" in line]
+                raise InputError(
+                    f"its environment cannot be made: {(errors or ['see ' + str(log)])[0][:160]}"
+                )
+
+
+def _python() -> str:
+    """A Python of the version the requirements are pinned for."""
+    name = f"python{PYTHON[0]}.{PYTHON[1]}"
+    if sys.version_info[:2] == PYTHON:
+        return getattr(sys, "_base_executable", sys.executable)
+    found = shutil.which(name)
+    if found is None:
+        raise InputError(f"its environment needs {name}, which is not on this machine")
+    return found
+
+
+def peer_table() -> str:
+    """Markdown table of the peers: licence, what they place, what they need, where they live."""
+    lines = ["| peer | licence | places | cell types | from |", "|---|---|---|---|---|"]
+    for peer in PEERS.values():
+        types = "needed" if peer.needs_types else "not used"
+        lines.append(f"| {peer.title} | {peer.licence} | {peer.places} | {types} | {peer.home} |")
+    return "\n".join(lines)

@@ -1,0 +1,263 @@
+"""Protocols: how data with known places (or known layers) become tasks that any method can be given.
+
+A :class:`Task` is slides to learn from, cells to place, and a score. Each protocol takes any AnnData; raw
+counts in ``.X``, coordinates in ``obsm["spatial"]``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from anndata import AnnData
+
+from spatialgears import datasets, metrics
+from spatialgears.bench.depth import score_depth
+from spatialgears.datasets import Tissue
+from spatialgears.datasets.spots import Layout
+from spatialgears.errors import InputError
+
+Score = Callable[[np.ndarray], dict[str, float]]
+
+#: Depth of the cortical layers dissected by Tasic et al.; "upper" and "lower" are cuts through several
+#: layers.
+CORTEX = {
+    "L1": 1.0,
+    "L1-L2/3": 2.0,
+    "upper": 2.5,
+    "L4": 4.0,
+    "L5": 5.0,
+    "lower": 5.5,
+    "L6a": 6.0,
+    "L6": 6.2,
+    "L6b": 6.5,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One placement problem.
+
+    Attributes
+    ----------
+    protocol, name
+        Where it comes from, and what tables call it.
+    slides
+        Sections with ``obsm["spatial"]``.
+    cells
+        What is to be placed, without coordinates.
+    score
+        Coordinates (n, 2) in, metrics out.
+    truth
+        (n, 2) true places where they are known; given to the supervised ceiling only.
+    types
+        Column of ``cells.obs`` with cell types, for the peers that need them; None: clusters are made.
+    setting
+        What was varied, for example ``{"shift": 0.5}``.
+    seeded
+        Whether the data themselves depend on the seed, as simulated data do.
+    """
+
+    protocol: str
+    name: str
+    slides: Sequence[AnnData]
+    cells: AnnData
+    score: Score
+    truth: np.ndarray | None = None
+    types: str | None = None
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    seeded: bool = False
+
+    def fingerprint(self) -> str:
+        """A digest of every number and name, so that a row is never taken for that of other data."""
+        digest = hashlib.sha256()
+        for adata in [*self.slides, self.cells]:
+            counts = sp.csr_matrix(adata.X)
+            counts.sort_indices()
+            for part in (counts.indptr, counts.indices, counts.data, adata.obsm.get("spatial", np.empty(0))):
+                digest.update(np.ascontiguousarray(part).tobytes())
+            digest.update("\n".join([*adata.obs_names, *adata.var_names]).encode())
+        return digest.hexdigest()[:16]
+
+
+def _task(
+    protocol: str,
+    name: str,
+    slides: Sequence[AnnData],
+    cells: AnnData,
+    *,
+    types: str | None = None,
+    **options: Any,
+) -> Task:
+    """A task scored against ``cells.obsm["spatial"]``, which the methods do not get to see."""
+    truth = np.asarray(cells.obsm["spatial"], dtype=np.float64)[:, :2]
+    return Task(
+        protocol,
+        name,
+        slides,
+        blind(cells, types),
+        lambda coords: metrics.evaluate(coords, truth),
+        truth,
+        types,
+        **options,
+    )
+
+
+def of_tissue(protocol: str, name: str, tissue: Tissue, **options: Any) -> Task:
+    """The task a :class:`~spatialgears.datasets.Tissue` with known places poses."""
+    cells = tissue.cells.copy()
+    cells.obsm["spatial"] = tissue.truth.obsm["spatial"]
+    types = "cell_type" if "cell_type" in cells.obs else None
+    return _task(protocol, name, tissue.slides, cells, types=types, **options)
+
+
+def blind(cells: AnnData, types: str | None = None) -> AnnData:
+    """The cells' counts, names and types, and nothing else that could give their place away."""
+    return AnnData(
+        X=sp.csr_matrix(cells.X), obs=cells.obs[[types] if types else []].copy(), var=cells.var[[]].copy()
+    )
+
+
+def pseudo_visium(
+    cells: AnnData,
+    *,
+    name: str = "cells",
+    layouts: Sequence[Layout] = ("square", "hex"),
+    fractions: Sequence[float] = (0.55,),
+    types: str | None = None,
+    **options: Any,
+) -> Iterator[Task]:
+    """Cells with places are summed into spots, then placed from these spots (section 4.1).
+
+    Parameters
+    ----------
+    cells
+        Cells x genes with ``obsm["spatial"]``.
+    name
+        What to call the data in tables.
+    layouts, fractions
+        Grids (``"square"``, ``"hex"``) and spot widths in units of the pitch; one task for each pair.
+    types
+        Column of ``cells.obs``.
+    options
+        Passed on to :func:`spatialgears.datasets.pseudo_visium`: ``grid``, ``min_cells``.
+    """
+    for layout in layouts:
+        for fraction in fractions:
+            slide = datasets.pseudo_visium(cells, layout=layout, spot_fraction=fraction, **options)
+            setting = {"layout": layout, "spot_fraction": fraction}
+            yield _task(
+                "pseudo-visium",
+                f"{name}, {layout} {fraction:g}",
+                [slide],
+                cells,
+                types=types,
+                setting=setting,
+            )
+
+
+def leave_section_out(
+    sections: Mapping[str, AnnData], *, held_out: Sequence[str] | None = None
+) -> Iterator[Task]:
+    """Learn from all sections but one and place the spots of that one: the paper's hSCC protocol.
+
+    Parameters
+    ----------
+    sections
+        Sections by name, at least two.
+    held_out
+        Which to hold out in turn; all of them by default.
+    """
+    if len(sections) < 2:
+        raise InputError(
+            f"leave-section-out needs at least two sections, found {len(sections)}.", "Give --st twice."
+        )
+    for name in held_out or sections:
+        others = [key for key in sections if key != name]
+        yield _task(
+            "leave-section-out",
+            f"{' + '.join(others)} → {name}",
+            [sections[key] for key in others],
+            sections[name],
+        )
+
+
+def unpaired(
+    slides: Sequence[AnnData], cells: AnnData, *, name: str = "unpaired", types: str | None = None
+) -> Iterator[Task]:
+    """Learn from slides of one individual, place the cells of another, whose places are known but hidden."""
+    yield _task("unpaired", name, slides, cells, types=types)
+
+
+#: What the simulator is asked for in each sweep of the ``simulated`` protocol, and the values taken.
+SWEEPS: dict[str, tuple[Any, ...]] = {
+    "shift": (0.0, 1.0, 2.0, 4.0),
+    "composition_shift": (0.0, 0.5, 1.0, 2.0),
+    "cell_depth": (150, 600, 2400),
+    "spots": (150, 400, 1000),
+}
+
+
+def simulated(*, seed: int = 0, sweep: str | None = None, **options: Any) -> Iterator[Task]:
+    """Simulated tissue with known truth; a sweep varies domain shift, composition, depth or spots.
+
+    Parameters
+    ----------
+    seed
+        Decides the tissue.
+    sweep
+        A key of :data:`SWEEPS`, or None for one task with the simulator's own values.
+    options
+        Passed on to :func:`spatialgears.datasets.simulate_tissue`.
+    """
+    if sweep is not None and sweep not in SWEEPS:
+        raise InputError(
+            f"There is no sweep {sweep!r}; there are {', '.join(SWEEPS)}.", "Choose one of them."
+        )
+    for value in SWEEPS[sweep] if sweep else (None,):
+        setting = {sweep: value} if sweep else {}
+        tissue = datasets.simulate_tissue(seed=seed, **{**options, **setting})
+        name = f"simulated, {sweep} {value:g}" if sweep else "simulated"
+        yield of_tissue("simulated", name, tissue, setting=setting, seeded=True)
+
+
+def real_unpaired(
+    slides: Sequence[AnnData],
+    cells: AnnData,
+    *,
+    known: str = "layer_dissected",
+    order: Mapping[str, float] = CORTEX,
+    name: str = "dissociated",
+    types: str | None = None,
+) -> Iterator[Task]:
+    """Dissociated cells, whose places nobody knows, scored by the layer each was dissected from.
+
+    Cells whose label is not in ``order`` (for example "All") are placed with the rest and not scored.
+
+    Parameters
+    ----------
+    slides, cells
+        What to learn from and what to place.
+    known
+        Column of ``cells.obs`` that says where each cell was cut out.
+    order
+        Depth of each label.
+    """
+    labels = cells.obs[known].astype(str)
+    depth = labels.map(order).to_numpy(dtype=np.float64)
+    scored = np.isfinite(depth)
+    if len(np.unique(depth[scored])) < 2:
+        raise InputError(
+            f"obs[{known!r}] holds {', '.join(sorted(labels.unique())[:8])}, "
+            f"fewer than two of {', '.join(order)}.",
+            "Pass order={label: depth}.",
+        )
+
+    def score(coords: np.ndarray) -> dict[str, float]:
+        return score_depth(np.asarray(coords)[scored], depth[scored])
+
+    yield Task("real-unpaired", name, slides, blind(cells, types), score, types=types)

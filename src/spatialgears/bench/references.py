@@ -1,0 +1,157 @@
+"""Simple references that keep everyone honest: slides and cells in, places (n, 2) out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from anndata import AnnData
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor, nn
+
+from spatialgears.config import ExpressionConfig
+from spatialgears.engine import child_seed, numpy_rng, owned_rng, torch_rng
+from spatialgears.expression.normalise import Matrix
+from spatialgears.expression.panel import build_panel
+from spatialgears.expression.views import BANK_BYTES, SpotViews, cell_features
+
+Draw = Callable[[Tensor, torch.Generator], Tensor]
+#: Neighbours, components and genes of the kNN reference: what did best across our data.
+N_NEIGHBORS, N_COMPONENTS, N_GENES = 15, 30, 3000
+
+
+def shared_genes(adatas: Sequence[AnnData]) -> list[str]:
+    """Genes of all of them, in the order of the first."""
+    common = set.intersection(*(set(adata.var_names) for adata in adatas))
+    return [gene for gene in adatas[0].var_names if gene in common]
+
+
+def coords_of(slide: AnnData) -> np.ndarray:
+    """Coordinates (n, 2) of a slide's spots, centred and scaled to unit RMS radius."""
+    coords = np.asarray(slide.obsm["spatial"], dtype=np.float64)[:, :2]
+    coords = coords - coords.mean(0)
+    return coords / np.sqrt((coords**2).sum(1).mean())
+
+
+def views_of(
+    slides: Sequence[AnnData], cells: AnnData, *, weights: str = "moran", seed: int = 0, bank: int = 0
+) -> tuple[SpotViews, Tensor]:
+    """Views of the spots, and the features (n, G) of the cells, on the genes that carry most place.
+
+    ``bank`` bytes are spent on views drawn beforehand, for those who draw often.
+    """
+    genes = shared_genes([*slides, cells])
+    config = ExpressionConfig.model_validate({"n_genes": N_GENES, "gene_weights": weights})
+    counts: list[Matrix] = [sp.csr_matrix(slide[:, genes].X) for slide in slides]
+    singles = sp.csr_matrix(cells[:, genes].X)
+    panel, columns = build_panel(
+        counts, [coords_of(slide) for slide in slides], singles, genes=np.array(genes), config=config
+    )
+    singles = singles[:, columns]
+    depths = np.asarray(singles.sum(1)).ravel()
+    views = SpotViews(
+        [x[:, columns] for x in counts], depths, panel, config=config, seed=seed, bank_bytes=bank
+    )
+    return views, cell_features(singles, panel, config)[0]
+
+
+def neighbour_mean(known: np.ndarray, query: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Mean of ``values`` (n, 2) over the nearest ``known`` profiles by cosine, on principal components."""
+    pca = PCA(min(N_COMPONENTS, *known.shape), random_state=0).fit(known)
+    a, b = (pca.transform(x) for x in (known, query))
+    a, b = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (a, b))
+    index = NearestNeighbors(n_neighbors=min(N_NEIGHBORS, len(a))).fit(a).kneighbors(b, return_distance=False)
+    return values[index].mean(1)
+
+
+def poses(slides: Sequence[AnnData]) -> list[np.ndarray]:
+    """Canonical coordinates of every slide, turned (or mirrored) onto the first by expression.
+
+    Sections lie on their slides as they fell. Where the nearest profiles of the first slide are says how
+    each other slide must be turned; what then differs is anatomy.
+    """
+    coords = [coords_of(slide) for slide in slides]
+    turned = [coords[0]]
+    for slide, own in zip(slides[1:], coords[1:], strict=True):
+        views, features = views_of([slides[0]], slide)
+        guess = neighbour_mean(views.clean().numpy(), features.numpy(), coords[0])
+        u, _, v = np.linalg.svd(own.T @ (guess - guess.mean(0)))
+        turned.append(own @ u @ v)
+    return turned
+
+
+def random_places(slides: Sequence[AnnData], cells: AnnData, *, seed: int) -> np.ndarray:
+    """Every cell at a random spot of the first slide, moved a little so that no two share a place."""
+    rng = numpy_rng(seed, "random places")
+    coords = coords_of(slides[0])
+    return coords[rng.integers(len(coords), size=cells.n_obs)] + rng.normal(scale=0.02, size=(cells.n_obs, 2))
+
+
+def knn(slides: Sequence[AnnData], cells: AnnData, *, seed: int, weights: str = "moran") -> np.ndarray:
+    """Mean place of the nearest spots on PCA of standardised genes, weighted by Moran's I or not."""
+    views, features = views_of(slides, cells, weights=weights)
+    return neighbour_mean(views.clean().numpy(), features.numpy(), np.concatenate(poses(slides)))
+
+
+def thinned_mlp(slides: Sequence[AnnData], cells: AnnData, *, seed: int) -> np.ndarray:
+    """An MLP from spot expression, thinned to the depth of cells, to coordinates."""
+    views, features = views_of(slides, cells, seed=seed, bank=BANK_BYTES)
+    places = torch.from_numpy(np.concatenate(poses(slides))).float()
+    return _regress(views.draw, places, features, seed=seed)
+
+
+def supervised(
+    slides: Sequence[AnnData], cells: AnnData, *, seed: int, truth: np.ndarray, folds: int = 5
+) -> np.ndarray:
+    """An MLP that learns from other cells with their true places: a ceiling for simple methods.
+
+    Every cell is placed by a network trained on the other folds.
+    """
+    _, features = views_of(slides, cells)
+    places = torch.from_numpy(truth - truth.mean(0)).float()
+    places /= places.square().sum(1).mean().sqrt()
+    fold = torch.from_numpy(numpy_rng(seed, "folds").permutation(len(truth)) % folds)
+    result = np.empty_like(truth)
+    for i in range(folds):
+        known, held = fold != i, fold == i
+        draw = _drawing(features[known])
+        result[held.numpy()] = _regress(draw, places[known], features[held], seed=child_seed(seed, i) % 2**31)
+    return result
+
+
+def _drawing(features: Tensor) -> Draw:
+    return lambda index, generator: features[index]
+
+
+def _regress(
+    draw: Draw, places: Tensor, features: Tensor, *, seed: int, steps: int = 1500, batch: int = 256
+) -> np.ndarray:
+    """Train on drawn views of (n, G) profiles with known ``places`` (n, 2); predict those of ``features``."""
+    generator = torch_rng(seed, "batches")
+    with owned_rng():
+        torch.manual_seed(child_seed(seed, "weights"))
+        net = nn.Sequential(
+            nn.Dropout(0.2),
+            nn.Linear(features.shape[1], 256),
+            nn.LayerNorm(256),
+            nn.SiLU(),
+            nn.Dropout(0.3),
+            nn.Linear(256, 128),
+            nn.SiLU(),
+            nn.Linear(128, 2),
+        )
+        optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.05)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.1)
+        for _ in range(steps):
+            index = torch.randint(len(places), (batch,), generator=generator)
+            loss = (net(draw(index, generator)) - places[index]).square().sum(1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    net.eval()
+    with torch.no_grad():
+        return net(features).numpy()

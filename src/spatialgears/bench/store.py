@@ -1,0 +1,59 @@
+"""Where results are kept: one JSON file per run, layouts beside them, so that a benchmark can go on."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spatialgears.engine import write_atomic
+
+Row = dict[str, Any]
+
+
+class Store:
+    """A folder of rows (``rows/KEY.json``) and layouts (``layouts/KEY.npz``).
+
+    A key is a digest of what decides a result: data, method with its options, seed. A run whose key is there
+    is not run again.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @staticmethod
+    def key(*parts: Any) -> str:
+        """The digest of JSON-able parts."""
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+    def load(self, key: str) -> Row | None:
+        """The row of that key, or None."""
+        path = self.folder / "rows" / f"{key}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def save(self, row: Row, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        """Keep a row under ``row["key"]``, with its layouts; whole or not at all."""
+        if arrays:
+            buffer = io.BytesIO()
+            small: dict[str, Any] = {name: np.asarray(x, dtype=np.float32) for name, x in arrays.items()}
+            np.savez_compressed(buffer, **small)
+            write_atomic(self.folder / "layouts" / f"{row['key']}.npz", buffer.getvalue())
+        write_atomic(self.folder / "rows" / f"{row['key']}.json", json.dumps(row, indent=1) + "\n")
+
+    def rows(self) -> list[Row]:
+        """All rows, oldest first."""
+        rows = [json.loads(path.read_text()) for path in sorted(self.folder.glob("rows/*.json"))]
+        return sorted(rows, key=lambda row: row["started"])
+
+    def arrays(self, key: str) -> dict[str, np.ndarray]:
+        """The layouts kept with a row; empty if there are none."""
+        path = self.folder / "layouts" / f"{key}.npz"
+        if not path.exists():
+            return {}
+        with np.load(path) as file:
+            return {name: file[name] for name in file.files}

@@ -1,0 +1,145 @@
+"""Rows as Markdown: mean and spread over seeds, the best in bold, time and memory beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from spatialgears.bench.store import Row
+
+#: The ten metrics of the paper's Table 1.
+TABLE1 = ("spearman", "pearson", "stress1", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn")
+DEPTH = ("depth_axis", "depth_distance", "depth_knn")
+COVERAGE = ("cover50", "cover90", "cover95")
+#: Heading of each metric, and whether more is better (None: neither, it should equal its nominal value).
+METRICS: dict[str, tuple[str, bool | None]] = {
+    "spearman": ("Spearman ↑", True),
+    "pearson": ("Pearson ↑", True),
+    "stress1": ("Stress-1 ↓", False),
+    "edge_auc": ("Edge AUC ↑", True),
+    "bap": ("bAP ↑", True),
+    "shell_f1": ("Shell F1 ↑", True),
+    "trust": ("Trust@20 ↑", True),
+    "cont": ("Cont@20 ↑", True),
+    "swd": ("SWD ↓", False),
+    "w1_knn": ("W1 kNN ↓", False),
+    "scale_error": ("Scale error ↓", False),
+    "local_stress": ("Local stress ↓", False),
+    "cal_error": ("CalErr ↓", False),
+    "lrmse_10": ("LRMSE@10 ↓", False),
+    "lrmse_20": ("LRMSE@20 ↓", False),
+    "lrmse_50": ("LRMSE@50 ↓", False),
+    "lrmse_100": ("LRMSE@100 ↓", False),
+    "depth_axis": ("Depth, axis ↑", True),
+    "depth_distance": ("Depth, distance ↑", True),
+    "depth_knn": ("Depth, kNN ↑", True),
+    "cover50": ("within r50", None),
+    "cover90": ("within r90", None),
+    "cover95": ("within 95% region", None),
+}
+_KINDS = ("ours", "other", "reference", "peer")
+
+
+def tables(rows: Iterable[Row], *, columns: Sequence[str] | None = None) -> str:
+    """One Markdown table per task, under a heading."""
+    by_task: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        by_task.setdefault((row["protocol"], row["task"]), []).append(row)
+    parts = [
+        f"### {protocol}: {task}\n\n{table(group, columns=columns)}"
+        for (protocol, task), group in by_task.items()
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(rows: Sequence[Row], *, columns: Sequence[str] | None = None) -> str:
+    """The methods of one task, one line each.
+
+    Parameters
+    ----------
+    rows
+        Rows of one task, any methods and seeds.
+    columns
+        Metrics to show; by default those of Table 1, of depth and of coverage that the rows hold.
+    """
+    present = {name for row in rows for name in row["metrics"]}
+    columns = [name for name in columns or (*TABLE1, *DEPTH, *COVERAGE) if name in present]
+    methods = _by_method(rows)
+    best = {name: _best(name, methods) for name in columns}
+    titles = ["method", *(METRICS[name][0] for name in columns), "time", "memory", "seeds", "note"]
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    for method, group in methods.items():
+        done = [row for row in group if row["status"] == "ok"]
+        cells = [_cell(name, done, bold=method in best[name]) for name in columns]
+        seconds = [row["seconds"] for row in group if row["seconds"] is not None]
+        memory = [row["peak_gb"] for row in group if row["peak_gb"] is not None]
+        time = f"{np.mean(seconds):.0f} s" if seconds else "–"
+        lines.append(
+            "| "
+            + " | ".join(
+                [
+                    method,
+                    *cells,
+                    time,
+                    f"{max(memory):.1f} GB" if memory else "–",
+                    str(len(done)),
+                    _note(group),
+                ]
+            )
+            + " |"
+        )
+    return "\n".join(lines)
+
+
+def summary(rows: Sequence[Row], metric: str) -> dict[str, tuple[float, float]]:
+    """Mean and spread (standard deviation over seeds) of a metric for each method that has it."""
+    result = {}
+    for method, group in _by_method(rows).items():
+        values = [row["metrics"][metric] for row in group if metric in row["metrics"]]
+        if values:
+            result[method] = (
+                float(np.mean(values)),
+                float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+            )
+    return result
+
+
+def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by method: ours first, then references, then peers, each as they came."""
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: _KINDS.index(row["kind"])):
+        groups.setdefault(row["method"], []).append(row)
+    return groups
+
+
+def _best(metric: str, methods: dict[str, list[Row]]) -> set[str]:
+    """The methods with the best mean; a method that was shown the truth is a ceiling and does not compete."""
+    more = METRICS[metric][1]
+    fair = [row for group in methods.values() for row in group if not row["sees_truth"]]
+    means = {method: round(mean, 6) for method, (mean, _) in summary(fair, metric).items()}
+    if more is None or len(means) < 2:
+        return set()
+    target = max(means.values()) if more else min(means.values())
+    return {method for method, mean in means.items() if mean == target}
+
+
+def _cell(metric: str, rows: Sequence[Row], *, bold: bool) -> str:
+    values = [row["metrics"][metric] for row in rows if metric in row["metrics"]]
+    if not values:
+        return "–"
+    digits = 4 if metric == "w1_knn" else 3
+    text = f"{np.mean(values):.{digits}f}"
+    text = f"**{text}**" if bold else text
+    return f"{text} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else text
+
+
+def _note(group: Sequence[Row]) -> str:
+    """What to know of these rows: what the method is, which types it was given, and what went wrong."""
+    notes = [group[0]["note"]]
+    types = {row["info"].get("types", "") for row in group}
+    failed = [row for row in group if row["status"] != "ok"]
+    if failed:
+        share = "" if len(failed) == len(group) else f"{len(failed)} of {len(group)} "
+        notes.append(f"{share}{failed[0]['status']}: {failed[0]['reason']}")
+    return "; ".join(note.replace("|", "/").replace("\n", " ") for note in [*notes, *sorted(types)] if note)

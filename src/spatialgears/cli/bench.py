@@ -1,0 +1,191 @@
+"""``gears bench``: protocols x methods x seeds, one row per run, tables and figures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spatialgears.cli.options import Json
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from spatialgears.bench.protocols import Task
+
+_DATA, _PEERS, _LIMITS = "Your own data", "Peers", "Limits of each run"
+#: Experiments that fit once and assemble or compare many times, printed by modules of their own.
+_APART = {
+    "patch-size": "assembly:patch_size",
+    "stitching": "assembly:stitching",
+    "embedding": "embedding:embedding",
+}
+
+
+def bench(
+    experiment: Annotated[
+        str, typer.Argument(help="Name of an experiment or protocol; see --list.")
+    ] = "quick",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of rows, tables and figures.")] = Path(
+        "gears-bench"
+    ),
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of the data files ($SPATIALGEARS_DATA).")
+    ] = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="Simulated tissue instead of data files.")
+    ] = False,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", "-m", help="What to run; repeatable.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=100, help="Number of seeds.")] = 3,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed before.")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="List experiments, methods and peers.")] = False,
+    as_json: Json = False,
+    st: Annotated[
+        list[str] | None, typer.Option("--st", rich_help_panel=_DATA, help="A slide; repeatable.")
+    ] = None,
+    sc: Annotated[str | None, typer.Option("--sc", rich_help_panel=_DATA, help="The cells.")] = None,
+    types: Annotated[
+        str | None, typer.Option("--types", rich_help_panel=_DATA, help="Column of cell types.")
+    ] = None,
+    known: Annotated[
+        str,
+        typer.Option(
+            "--known", rich_help_panel=_DATA, help="Column with the known layer, for real-unpaired."
+        ),
+    ] = "layer",
+    order: Annotated[
+        str | None,
+        typer.Option("--order", rich_help_panel=_DATA, help="Its labels from top to bottom: L1,L2,..."),
+    ] = None,
+    time_limit: Annotated[float, typer.Option(rich_help_panel=_LIMITS, help="Minutes.")] = 60.0,
+    memory_limit: Annotated[float, typer.Option(rich_help_panel=_LIMITS, help="Gigabytes.")] = 16.0,
+    threads: Annotated[int, typer.Option(min=1, rich_help_panel=_LIMITS, help="Threads.")] = 1,
+    peer_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DIR", rich_help_panel=_PEERS, help="Folder of a peer that is not on PyPI."
+        ),
+    ] = None,
+    peer_cache: Annotated[
+        Path | None, typer.Option(rich_help_panel=_PEERS, help="Folder of the peers' environments.")
+    ] = None,
+    accept_licence: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", rich_help_panel=_PEERS, help="Accept a peer's licence."),
+    ] = None,
+) -> None:
+    """Compare methods side by side; a benchmark that was stopped goes on, and failures have a reason."""
+    from spatialgears.bench.experiments import EXPERIMENTS
+
+    if listing:
+        _list()
+        return
+    if experiment in _APART:
+        _apart(experiment, data=data, out=out, seeds=seeds)
+        return
+    if experiment not in EXPERIMENTS:
+        raise InputError(
+            f"There is no experiment {experiment!r}.", f"Choose one of {', '.join([*EXPERIMENTS, *_APART])}."
+        )
+    from spatialgears.bench.experiments import draw, tasks_of
+    from spatialgears.bench.harness import Limits, run
+    from spatialgears.bench.methods import choose
+    from spatialgears.bench.peers import PeerOptions, default_cache
+    from spatialgears.bench.store import Store
+    from spatialgears.bench.tables import tables
+
+    setup = PeerOptions(
+        peer_cache or default_cache(), _sources(peer_source or []), tuple(accept_licence or ())
+    )
+    methods = choose(method or EXPERIMENTS[experiment].methods, setup)
+    own = _own_tasks(experiment, st or [], sc, types=types, known=known, order=order) if st or sc else None
+    tasks = own or tasks_of(experiment, root=data, simulated=simulated)
+    store, limits = Store(out), Limits(time_limit * 60, memory_limit, threads)
+    rows = run(tasks, methods, store, seeds=range(seeds), limits=limits, retry=retry, report=_tell)
+    text = tables(rows, columns=EXPERIMENTS[experiment].columns)
+    (out / f"{experiment}.md").write_text(text)
+    for name, figure in draw(experiment, rows, store, tasks(0)).items():
+        figure.savefig(out / f"{name}.png", dpi=150)
+    if as_json:
+        from spatialgears.cli.output import emit_json
+
+        emit_json(rows)
+    else:
+        typer.echo(text)
+
+
+def _tell(row: dict[str, Any]) -> None:
+    """One line per run on standard error."""
+    score = next(iter(row["metrics"].items()), None)
+    what = f"{score[0]} {score[1]:.3f}" if score else f"{row['status']}: {row['reason']}"
+    took = f", {row['seconds']:.0f} s, {row['peak_gb']:.1f} GB" if row["seconds"] is not None else ""
+    sys.stderr.write(f"{row['task']} · {row['method']} · seed {row['seed']}: {what}{took}\n")
+    sys.stderr.flush()
+
+
+def _sources(given: Sequence[str]) -> dict[str, Path]:
+    """``NAME=DIR`` pairs."""
+    from spatialgears.bench.peers import PEERS
+
+    sources = {}
+    for text in given:
+        name, separator, folder = text.partition("=")
+        if not separator or name not in PEERS:
+            raise InputError(
+                f"--peer-source expects NAME=DIR with NAME one of {', '.join(PEERS)}, found {text!r}."
+            )
+        sources[name] = Path(folder)
+    return sources
+
+
+def _own_tasks(
+    protocol: str, st: list[str], sc: str | None, *, types: str | None, known: str, order: str | None
+) -> Callable[[int], Iterable[Task]]:
+    """The user's files under one of the protocols."""
+    from spatialgears.bench import protocols
+    from spatialgears.io import read
+
+    slides = {Path(path).stem: read(path) for path in st}
+    cells = read(sc) if sc else None
+    if protocol == "pseudo-visium" and cells is not None:
+        return lambda _: protocols.pseudo_visium(cells, name=Path(str(sc)).stem, types=types)
+    if protocol == "leave-section-out" and len(slides) > 1:
+        return lambda _: protocols.leave_section_out(slides)
+    if protocol == "unpaired" and slides and cells is not None:
+        return lambda _: protocols.unpaired(list(slides.values()), cells, types=types)
+    if protocol == "real-unpaired" and slides and cells is not None:
+        depth = {label: float(i) for i, label in enumerate(order.split(","))} if order else protocols.CORTEX
+        return lambda _: protocols.real_unpaired(
+            list(slides.values()), cells, known=known, order=depth, types=types
+        )
+    raise InputError(
+        f"{protocol} cannot be run on these files.",
+        "pseudo-visium takes --sc (cells with coordinates); leave-section-out takes --st twice or more; "
+        "unpaired and real-unpaired take --st and --sc.",
+    )
+
+
+def _apart(experiment: str, *, data: Path | None, out: Path, seeds: int) -> None:
+    """Experiments on one fitted model, which live in modules of their own."""
+    raise NotImplementedError(experiment)
+
+
+def _list() -> None:
+    from spatialgears.bench.experiments import EXPERIMENTS
+    from spatialgears.bench.methods import ABLATIONS, REFERENCES
+    from spatialgears.bench.peers import PEERS, peer_table
+
+    lines = ["Experiments", *(f"  {name:<18} {e.words}" for name, e in EXPERIMENTS.items())]
+    lines += [f"  {name:<18} one fitted model, see its own table" for name in _APART]
+    lines += [
+        "",
+        "Methods",
+        "  quick, default, paper, file.py:function",
+        "  references: " + ", ".join(REFERENCES),
+    ]
+    lines += ["  ablations: " + ", ".join(ABLATIONS), "  peers: " + ", ".join(PEERS), "", peer_table()]
+    typer.echo("\n".join(lines))

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from spatialgears.bench import harness, worker
+from spatialgears.bench.harness import Limits, placement_error, run
+from spatialgears.bench.protocols import unpaired
+from spatialgears.bench.store import Store
+
+LIMITS = Limits(seconds=120.0, gigabytes=2.0)
+
+
+@pytest.fixture(scope="module")
+def tasks(plane):
+    return lambda seed: unpaired([plane(40, seed=1)], plane(60))
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Run methods here instead of in processes of their own: the same worker, much quicker."""
+
+    def launch(command, folder, limits):
+        (folder / "log.txt").touch()
+        worker.main(command[-1])
+        return {"code": 0, "timeout": False, "seconds": 1.0, "peak_gb": 0.1}
+
+    monkeypatch.setattr(harness, "_launch", launch)
+
+
+@pytest.fixture(scope="module")
+def rows(tasks, fake, tmp_path_factory):
+    """One run of each, in processes of their own, by name."""
+    methods = [fake("noisy"), fake("crash"), fake("hog")]
+    store = Store(tmp_path_factory.mktemp("bench"))
+    return {row["method"]: row for row in run(tasks, methods, store, seeds=[0], limits=LIMITS)}
+
+
+def test_a_good_run_is_scored_timed_and_recorded(rows):
+    row = rows["noisy"]
+    assert row["status"] == "ok" and row["metrics"]["spearman"] > 0.99
+    assert row["seconds"] > 0 and 0.05 < row["peak_gb"] < 2
+    assert row["info"]["note"] == "hello" and {"python", "numpy"} <= set(row["info"]["versions"])
+    assert (row["n_cells"], row["n_spots"], row["n_genes"]) == (60, 40, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("crash", "failed", "ValueError: the spots are upside down"),
+        ("hog", "memory", "out of memory"),
+    ],
+)
+def test_what_ends_a_process_is_a_row_with_a_reason(rows, name, status, reason):
+    assert rows[name]["status"] == status and reason in rows[name]["reason"]
+    assert rows[name]["metrics"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("nans", "invalid", "not all finite"),
+        ("short", "invalid", "shape (3, 2), expected (60, 2)"),
+        ("point", "invalid", "could not be scored"),
+    ],
+)
+def test_impossible_places_are_a_row_with_a_reason(tasks, fake, tmp_path, in_process, name, status, reason):
+    (row,) = run(tasks, [fake(name)], Store(tmp_path), seeds=[0], limits=LIMITS)
+    assert row["status"] == status and reason in row["reason"] and row["metrics"] == {}
+
+
+def test_the_truth_is_shown_only_to_who_may_see_it(tasks, fake, tmp_path, in_process):
+    (row,) = run(tasks, [fake("cheat", sees_truth=True)], Store(tmp_path), seeds=[0], limits=LIMITS)
+    assert row["metrics"]["stress1"] < 1e-6 and row["sees_truth"]
+    with pytest.raises(TypeError, match="truth"):
+        run(tasks, [fake("cheat")], Store(tmp_path), seeds=[0], limits=LIMITS)
+
+
+def test_other_layouts_get_rows_and_radii_are_checked(tasks, fake, tmp_path, in_process):
+    found = run(tasks, [fake("layered")], Store(tmp_path), seeds=[0], limits=LIMITS)
+    rows = {row["method"]: row for row in found}
+    assert rows["layered: one sample"]["metrics"]["spearman"] == pytest.approx(1.0)
+    assert rows["layered"]["metrics"]["cover90"] == 1.0
+    assert rows["layered"]["metrics"]["cover50"] < 0.2  # a radius of zero
+
+
+def test_time_runs_out(tasks, fake, tmp_path):
+    (row,) = run(tasks, [fake("hang")], Store(tmp_path), seeds=[0], limits=Limits(seconds=1.0))
+    assert row["status"] == "timeout" and "did not finish" in row["reason"]
+
+
+def test_a_benchmark_goes_on_where_it_stopped(tasks, fake, tmp_path, in_process):
+    store, ran = Store(tmp_path), []
+
+    def go(methods, **options):
+        return run(
+            tasks, methods, store, limits=LIMITS, report=lambda row: ran.append(row["seed"]), **options
+        )
+
+    fixed = fake("noisy", seeded=False)
+    assert len(go([fixed], seeds=[0, 1])) == 1  # without randomness one run is all
+    again = go([fixed, fake("nans", seeded=False)], seeds=[0, 1])
+    assert ran == [0, 0] and len(again) == 2  # only the new method ran
+    go([fixed, fake("nans", seeded=False)], seeds=[0], retry=True)
+    assert ran == [0, 0, 0]  # what failed ran again
+    go([fake("noisy", seeded=False, scale=0.5)], seeds=[0])
+    assert len(ran) == 4  # other options are another run
+    assert all(json.dumps(row, allow_nan=False) for row in store.rows())
+
+
+def test_placement_error_ignores_pose_and_unit():
+    truth = np.random.default_rng(0).normal(size=(50, 2))
+    turned = truth @ np.array([[0.0, -3.0], [-3.0, 0.0]]) + 7
+    assert placement_error(turned, truth).max() < 1e-9
+    assert placement_error(truth[::-1], truth).max() > 0.1

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spatialgears.bench.tables import table, tables
+
+
+def row(method, *, kind="peer", status="ok", seed=0, reason="", sees_truth=False, task="t", **metrics):
+    return {
+        "protocol": "p",
+        "task": task,
+        "method": method,
+        "kind": kind,
+        "note": "",
+        "seed": seed,
+        "status": status,
+        "reason": reason,
+        "sees_truth": sees_truth,
+        "metrics": metrics,
+        "seconds": 10.0,
+        "peak_gb": 1.5,
+        "info": {},
+    }
+
+
+def cells(text: str, method: str) -> dict[str, str]:
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    (line,) = [line for line in lines if line[0] == method]
+    return dict(zip(lines[0], line, strict=True))
+
+
+def test_the_best_is_bold_whichever_way_the_metric_points():
+    text = table([row("a", spearman=0.9, swd=0.2), row("b", spearman=0.8, swd=0.1)])
+    assert cells(text, "a")["Spearman ↑"] == "**0.900**" and cells(text, "a")["SWD ↓"] == "0.200"
+    assert cells(text, "b")["Spearman ↑"] == "0.800" and cells(text, "b")["SWD ↓"] == "**0.100**"
+
+
+def test_equal_methods_are_both_bold_and_a_ceiling_never_is():
+    rows = [row("a", trust=0.9), row("b", trust=0.9), row("top", trust=1.0, sees_truth=True)]
+    text = table(rows)
+    assert text.count("**") == 4 and cells(text, "top")["Trust@20 ↑"] == "1.000"
+
+
+def test_coverage_has_no_best():
+    assert "**" not in table([row("a", cover90=0.9), row("b", cover90=0.99)])
+
+
+def test_mean_and_spread_over_seeds():
+    text = table([row("a", spearman=0.8, seed=0), row("a", spearman=0.9, seed=1)])
+    assert cells(text, "a")["Spearman ↑"] == "0.850 ± 0.071"
+    assert cells(text, "a")["seeds"] == "2" and cells(text, "a")["time"] == "10 s"
+    assert cells(text, "a")["memory"] == "1.5 GB"
+
+
+def test_failures_stand_in_the_table_with_their_reason():
+    rows = [row("a", spearman=0.8), row("b", status="timeout", reason="did not finish in 60 s | really")]
+    found = cells(table(rows), "b")
+    assert found["Spearman ↑"] == "–" and found["seeds"] == "0"
+    assert found["note"] == "timeout: did not finish in 60 s / really"
+    partly = [row("a", spearman=0.8), row("a", seed=1, status="failed", reason="why")]
+    assert cells(table(partly), "a")["note"] == "1 of 2 failed: why"
+
+
+def test_ours_come_first_then_references_then_peers():
+    rows = [row("p", trust=1), row("r", kind="reference", trust=1), row("o", kind="ours", trust=1)]
+    assert re.findall(r"^\| (\w) ", table(rows), re.MULTILINE) == ["o", "r", "p"]
+
+
+def test_one_table_per_task():
+    text = tables([row("a", task="x", trust=1), row("a", task="y", trust=1)])
+    assert text.count("### p: ") == 2 and text.count("| method |") == 2
+
+
+def test_columns_can_be_chosen():
+    text = table([row("a", trust=1, lrmse_10=0.1)], columns=("lrmse_10",))
+    assert "LRMSE@10" in text and "Trust" not in text
+
+
+@pytest.mark.parametrize("status", ["failed", "unavailable"])
+def test_a_table_of_failures_alone(status):
+    assert f"{status}: no" in table([row("a", status=status, reason="no")])
