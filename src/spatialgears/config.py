@@ -155,12 +155,13 @@ class GeometryConfig(_Stage):
     # training
     steps: Count = 1000
     refiner_steps: Annotated[int, Field(ge=0)] = Field(
-        250, description="steps of the refiner alone, after the generator; 0: both are trained jointly"
+        150, description="steps of the refiner alone, after the generator; 0: both are trained jointly"
     )
     crossfit: Annotated[int, Field(ge=0, le=20)] = Field(
-        3, description="generators that each miss other spots: they join the ensemble, and show its errors; 0: none"
+        3,
+        description="generators that are each trained without another tenth of the spots: their mean is used, and the "
+        "spots each has missed show its errors; 0: one generator, trained on all",
     )
-    crossfit_steps: Count = Field(700, description="training steps of each of them")
     slide_steps: Annotated[int, Field(ge=0)] = Field(
         300, description="with several slides, steps of models that each miss one, for the self-check; 0: none"
     )
@@ -179,6 +180,8 @@ class GeometryConfig(_Stage):
     def _divides(self) -> Self:
         if self.width % self.heads:
             raise ValueError(f"heads must divide width = {self.width}, found {self.heads}")
+        if self.crossfit and self.refiner != "none" and not self.refiner_steps:
+            raise ValueError("crossfit needs refiner_steps > 0 or refiner = none, found joint training")
         return self
 
 
@@ -345,7 +348,7 @@ def _keys_beside(location: tuple[int | str, ...]) -> str:
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "quick": {"geometry": {"steps": 300, "crossfit": 1, "crossfit_steps": 200, "slide_steps": 0, "refiner_steps": 60}},
+    "quick": {"geometry": {"steps": 400, "crossfit": 1, "slide_steps": 0, "refiner_steps": 40}},
     # The appendix, "Hyperparameters and Reproducibility", value for value. Where the paper is silent (miniset sizes,
     # tau_spatial, weights of the generator's and overlap losses, sigma range) the values are ours, marked "silent".
     "paper": {

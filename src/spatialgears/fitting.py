@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ from torch import Tensor
 from spatialgears.assembly.confidence import Confidence
 from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
+from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel, build_panel
+from spatialgears.expression.reference import knn_places, reference_encoder
+from spatialgears.expression.training import EncoderFit, train_encoder
 from spatialgears.expression.views import SpotViews, cell_features
 from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.heldout import Draw
@@ -26,7 +29,7 @@ from spatialgears.geometry.training import Folds, GeometryFit, train_geometry
 from spatialgears.selfcheck import SelfCheck, score
 from spatialgears.store import StoredModel, flatten, part
 from spatialgears.supervision.slides import Frame, canonicalise
-from spatialgears.supervision.targets import centre, procrustes
+from spatialgears.supervision.targets import procrustes
 from spatialgears.validate import ValidInputs
 
 logger = logging.getLogger(__name__)
@@ -65,19 +68,21 @@ class Fitted:
     panel: Panel
     raw: bool
     standardiser: Standardiser
+    encoder: Encoder | None
     network: Ensemble
     slides: list[Slide]
     confidence: Confidence | None
     checks: list[SelfCheck]
     history: dict[str, list[float]]
     warnings: list[str]
+    embedding: dict[str, Any]
 
     def features(self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]) -> Tensor:
         """What the network sees of cells with these counts (N, G); a missing gene is taken as average."""
         x, _ = cell_features(counts, self.panel, config.expression, standardiser=self.standardiser, raw=self.raw)
         if missing.any():
             x[:, torch.from_numpy(missing)] = 0
-        return x
+        return seen_by_network(x, self.encoder, config)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
@@ -96,6 +101,8 @@ class Fitted:
                 f"slide{i}.centre": torch.from_numpy(np.asarray(slide.frame.centre)),
                 f"slide{i}.scale": torch.tensor(slide.frame.scale, dtype=torch.float64),
             }
+        if self.encoder is not None:
+            tensors |= flatten("encoder", self.encoder.state_dict())
         if self.confidence is not None:
             tensors |= flatten("confidence", self.confidence.tensors())
         return tensors
@@ -109,6 +116,7 @@ class Fitted:
             "slides": len(self.slides),
             "checks": [check.to_dict() for check in self.checks],
             "warnings": self.warnings,
+            "embedding": self.embedding,
             "history": self.history,
         }
 
@@ -116,7 +124,9 @@ class Fitted:
     def restore(cls, stored: StoredModel) -> Fitted:
         """A fitted model from what :mod:`spatialgears.store` read."""
         tensors, meta, config = stored.tensors, stored.meta, stored.config
-        network = build_network(len(stored.genes), int(meta["members"]), config)
+        encoder = Encoder.from_state(state).freeze() if (state := part("encoder", tensors)) else None
+        n_features = seen_by_network(torch.zeros(1, len(stored.genes)), encoder, config).shape[1]
+        network = build_network(n_features, int(meta["members"]), config)
         network.load_state_dict(part("network", tensors))
         slides = []
         for i in range(int(meta["slides"])):
@@ -130,13 +140,23 @@ class Fitted:
             ),
             raw=bool(meta["raw"]),
             standardiser=Standardiser(tensors["cells.mean"], tensors["cells.std"]),
+            encoder=encoder,
             network=network.eval(),
             slides=slides,
             confidence=Confidence.from_tensors(confidence) if confidence else None,
             checks=[SelfCheck(**check) for check in meta["checks"]],
             history=meta["history"],
             warnings=meta["warnings"],
+            embedding=meta["embedding"],
         )
+
+
+def seen_by_network(x: Tensor, encoder: Encoder | None, config: Config) -> Tensor:
+    """Stage C's view of weighted expression (..., G): itself, the frozen embedding, or both (``geometry.inputs``)."""
+    if encoder is None:
+        return x
+    z = encoder.embed(x)
+    return torch.cat([x, z], dim=-1) if config.geometry.inputs == "both" else z
 
 
 def build_network(n_features: int, members: int, config: Config) -> Ensemble:
@@ -155,36 +175,60 @@ def fit_model(
     spots = [counts[rows] for counts, rows in zip(inputs.slides, kept, strict=True)]
     places = [coords[rows] for coords, rows in zip(inputs.coords, kept, strict=True)]
     cells = inputs.cells[np.flatnonzero(~inputs.empty_cells)]
-    panel, columns = build_panel(spots, places, cells, genes=inputs.genes, config=config.expression, raw=raw)
+    settings = config.expression
+    if config.geometry.inputs == "embedding":
+        settings = settings.model_copy(update={"n_genes": settings.encoder_genes})
+    panel, columns = build_panel(spots, places, cells, genes=inputs.genes, config=settings, raw=raw)
     spots, cells = [counts[:, columns] for counts in spots], cells[:, columns]
-    depths = np.asarray(cells.sum(1)).ravel()
-    views = SpotViews(
-        spots, depths, panel, config=config.expression, seed=child_seed(seed, "views"), raw=raw
-    )
-    _, standardiser = cell_features(cells, panel, config.expression, raw=raw)
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
+    fabric = make_fabric(config)
+    embedded: EncoderFit | None = None
+    if config.geometry.inputs != "expression":
+        embedded = train_encoder(
+            spots,
+            [cells],
+            panel,
+            coords=canonical,
+            config=config,
+            seed=child_seed(seed, "encoder"),
+            raw=raw,
+            fabric=fabric,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+    encoder = embedded.encoder if embedded else None
+    depths = np.asarray(cells.sum(1)).ravel()
+    views = SpotViews(spots, depths, panel, config=settings, seed=child_seed(seed, "views"), raw=raw)
+    _, standardiser = cell_features(cells, panel, settings, raw=raw)
+
+    def draw(index: Tensor, generator: torch.Generator) -> Tensor:
+        return seen_by_network(views.draw(index, generator), encoder, config)
+
+    n_features = draw(torch.zeros(1, dtype=torch.long), torch_rng(0)).shape[1]
     fit = train_geometry(
-        views.draw,
+        draw,
         canonical,
-        len(panel),
+        n_features,
         config=config,
         seed=child_seed(seed, "geometry"),
-        fabric=make_fabric(config),
+        fabric=fabric,
         checkpoint=checkpoint,
         progress=progress,
     )
-    members = [fit.model, *(fit.folds.models if fit.folds else [])]
-    checks, confidence = examine(fit, views.draw, list(canonical), seed=seed)
+    checks, confidence = examine(fit, draw, views, list(canonical), seed=seed)
+    history = fit.history | ({f"encoder/{k}": v for k, v in embedded.history.items()} if embedded else {})
     return Fitted(
         panel=panel,
         raw=raw,
         standardiser=standardiser,
-        network=Ensemble(members).eval(),
-        slides=_keep_slides(views.draw, list(canonical), list(frames), seed=seed),
+        encoder=encoder,
+        network=Ensemble(fit.folds.models if fit.folds else [fit.model]).eval(),
+        slides=_keep_slides(draw, list(canonical), list(frames), seed=seed),
         confidence=confidence,
         checks=checks,
-        history=fit.history,
+        history=history,
         warnings=inputs.warnings,
+        embedding=embedded.summary() if embedded else {},
     )
 
 
@@ -247,9 +291,9 @@ def place_unseen(folds: Folds, draw: Draw, slides: list[NDArray[np.float64]], *,
 
 
 def examine(
-    fit: GeometryFit, draw: Draw, slides: list[NDArray[np.float64]], *, seed: int
+    fit: GeometryFit, draw: Draw, views: SpotViews, slides: list[NDArray[np.float64]], *, seed: int
 ) -> tuple[list[SelfCheck], Confidence | None]:
-    """Self-checks on held-out spots and slides, and the confidence learnt from them."""
+    """Self-checks on held-out spots and slides beside the simple reference, and the confidence learnt from them."""
     checks: list[SelfCheck] = []
     found: list[Unseen] = []
     for folds, what in ((fit.folds, "Held-out spots"), (fit.slide_folds, "Held-out slide")):
@@ -257,11 +301,13 @@ def examine(
             continue
         unseen = place_unseen(folds, draw, slides, seed=seed)
         found.append(unseen)
+        simple = reference_places(folds, views, slides, seed=seed)
         for s in range(len(slides)):
             one = (unseen.slide == s) & (unseen.view == 0)
             if one.sum() >= 10:
                 title = what if len(slides) == 1 else f"{what} {'of slide ' if folds is fit.folds else ''}{s + 1}"
-                checks.append(score(title, unseen.places[one].numpy(), unseen.truth[one].numpy()))
+                places, truth, spot = unseen.places[one], unseen.truth[one], unseen.spot[one]
+                checks.append(score(title, places.numpy(), truth.numpy(), reference=simple[spot.numpy()]))
     if not found:
         return checks, None
     confidence = Confidence.fit(
@@ -270,6 +316,29 @@ def examine(
         torch.cat([one.spot for one in found]),
     )
     return checks, confidence
+
+
+def reference_places(
+    folds: Folds, views: SpotViews, slides: list[NDArray[np.float64]], *, seed: int
+) -> NDArray[np.float64]:
+    """Where the simple reference puts the spots of every fold, from the spots outside it; (n_spots, 2), else NaN.
+
+    The seen spots of a slide place its unseen ones; a slide of which none was seen is placed by the others.
+    """
+    coords = np.concatenate(slides)
+    slide = np.repeat(np.arange(len(slides)), [len(one) for one in slides])
+    places = np.full(coords.shape, np.nan)
+    for number in range(len(folds.models)):
+        seen = folds.fold != number
+        features = views.draw(torch.arange(len(coords)), torch_rng(seed, "reference", number))
+        encoder = reference_encoder(features[torch.from_numpy(seen)], seed=child_seed(seed, "reference"))
+        z = encoder.embed(features)
+        for s in np.unique(slide[~seen]):
+            query = np.flatnonzero(~seen & (slide == s))
+            sources = [s] if (seen & (slide == s)).any() else np.unique(slide[seen])
+            known = [np.flatnonzero(seen & (slide == source)) for source in sources]
+            places[query] = knn_places([z[rows] for rows in known], [coords[rows] for rows in known], z[query])
+    return places
 
 
 def _keep_slides(

@@ -95,11 +95,19 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     """
     from spatialgears.model import GEARS
     from spatialgears.summary import write_summary
+    from spatialgears.validate import validate_inputs
 
     out = RunFolder(Path(folder))
     with locked(out.root), logged(out.log):
-        _claim(out, inputs, config)
         slides, cells = inputs.read()
+        validate_inputs(
+            slides,
+            cells,
+            spatial_key=inputs.spatial_key,
+            normalised=inputs.normalised,
+            names=[*inputs.st, inputs.sc],
+        )
+        _claim(out, inputs, config)
         if (out.model / "meta.json").exists():
             logger.info("the model is fitted already: %s", out.model)
             model = GEARS.load(out.model)
@@ -112,9 +120,18 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
         from spatialgears.io import write_h5ad
 
         write_h5ad(placed.to_adata(cells, copy=True), out.cells)
-        write_summary(out.report, model, placed, cells=cells, slides=slides, inputs=inputs)
+        write_summary(
+            out.report,
+            model,
+            placed,
+            cells=cells,
+            slides=slides,
+            names=inputs.st,
+            spatial_key=inputs.spatial_key,
+            command=inputs.command,
+        )
         store.remove(out.checkpoints)
-        logger.info("done: %s", out.report)
+        logger.info("done")
     return out
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears import selfcheck
-from spatialgears.expression.normalise import log_normalise
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.report.content import ReportContent, ReportSlide, SelfCheck
 from spatialgears.store import versions
@@ -26,6 +25,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHOWN_GENES, SHOWN_COLUMNS, MOST_CATEGORIES = 24, 12, 60
+
+
+def write_summary(
+    path: str | Path,
+    model: GEARS,
+    placed: Reconstruction,
+    *,
+    cells: AnnData,
+    slides: Sequence[AnnData] = (),
+    names: Sequence[str] = (),
+    spatial_key: str = "spatial",
+    command: str = "",
+) -> bool:
+    """Write the report; without plotly, which draws it, say what to install and go on. Whether it was written."""
+    from spatialgears.report import write_report
+
+    if find_spec("plotly") is None:
+        logger.warning("no report was written: plotly is missing. Install it with: pip install 'spatialgears[report]'")
+        return False
+    content = report_content(
+        model, placed, cells, slides=slides, names=names, spatial_key=spatial_key, command=command
+    )
+    write_report(path, content)
+    return True
 
 
 def report_content(

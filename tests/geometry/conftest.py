@@ -31,6 +31,7 @@ TINY = {
         "holdout": 0.0,
         "refiner_steps": 0,
         "crossfit": 0,
+        "slide_steps": 0,
     },
 }
 

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from spatialgears.config import Config
+from spatialgears.geometry.attention import ISAB, MAB
 from spatialgears.geometry.model import GeometryModel, set_noise
 
 
@@ -117,6 +119,29 @@ def test_noise_is_centred_standard_normal_for_real_points(mask):
     assert (noise[~mask] == 0).all()
     torch.testing.assert_close(noise.sum(1), torch.zeros(3, 6), atol=1e-5, rtol=0)
     assert float(set_noise(5000, 6, torch.tensor([1])).std()) == pytest.approx(1, abs=0.02)
+
+
+def test_the_paper_preset_has_the_architecture_of_the_appendix():
+    config = Config.preset("paper")
+    model = GeometryModel(config.expression.embed_dim, config.supervision.dim, config.geometry)
+    assert [len(part.blocks) for part in (model.context, model.generate, model.denoiser)] == [3, 4, 4]
+    sets = [block for block in model.modules() if isinstance(block, ISAB)]
+    assert len(sets) == 11 and {tuple(block.inducing.shape) for block in sets} == {(1, 128, 256)}
+    assert {block.heads for block in model.modules() if isinstance(block, MAB)} == {4}
+    assert model.generate.head[-1].out_features == 32 and model.refiner_context is None
+    block = model.denoiser.blocks[0]
+    assert block.bias.num_embeddings == block.graph.distance.num_embeddings == 24
+    assert model.denoiser.project.in_features == 3 * 32 + 256 + 8  # U, V_base, its own estimate, H, angles
+
+
+def test_a_proposal_from_elsewhere_is_refined_in_the_generators_frame(tiny, x):
+    model, options = build(tiny()), {"steps": 2, "sigma_start": 1.0, "seeds": torch.arange(3)}
+    turn = torch.linalg.qr(torch.randn(6, 6))[0]
+    with torch.no_grad():
+        base = model(x)
+    torch.testing.assert_close(
+        model.sample(x, base=base @ turn, **options), model.sample(x, **options), atol=1e-4, rtol=1e-3
+    )
 
 
 def test_a_whole_data_set_passes_as_one_set(tiny):

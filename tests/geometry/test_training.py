@@ -27,7 +27,7 @@ class Interrupted(Exception):
 MODES = {
     "generator": {"refiner": "none", "holdout": 0.2},
     "joint": {"overlap_shape": 1.0, "cfg_dropout": 0.2},
-    "two phases": {"refiner_steps": 6, "crossfit": 2, "crossfit_steps": 6},
+    "two phases": {"refiner_steps": 6, "crossfit": 2},
 }
 
 
@@ -85,13 +85,13 @@ def test_held_out_spots_are_never_trained_on(tissue, tiny):
 def test_the_refiner_is_fitted_on_spots_its_fold_model_has_not_seen(tissue, tiny):
     steps = {"fold-0": [], "fold-1": [], "refiner": []}
 
-    def progress(stage, *_):
+    def progress(stage, done, total, _):
         phase = stage.removeprefix("geometry ")
-        if phase in steps:
+        if phase in steps and done < total:  # after the last step the held-out spots have been drawn, to be scored
             steps[phase].append(set(tissue.drawn[-1].flatten().tolist()))
 
-    train(tissue, tiny(steps=1, refiner_steps=6, crossfit=2, crossfit_steps=20), progress=progress)
-    assert len(steps["refiner"]) == 6
+    train(tissue, tiny(steps=20, refiner_steps=7, crossfit=2, eval_every=100), progress=progress)
+    assert len(steps["refiner"]) == 6 and len(steps["fold-0"]) == 19
     for number, drawn in enumerate(steps["refiner"]):
         assert not drawn & set.union(*steps[f"fold-{number % 2}"])
 
@@ -141,4 +141,4 @@ def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, ti
 
 def test_one_fold_is_no_cross_fitting(tiny):
     with pytest.raises(ConfigError, match="crossfit"):
-        tiny(crossfit=1)
+        tiny(crossfit=2, refiner_steps=0)

@@ -16,6 +16,7 @@ import typer
 from spatialgears._version import __version__
 from spatialgears.cli.check import check
 from spatialgears.cli.evaluate import evaluate
+from spatialgears.cli.run import demo, fit, reconstruct, report, run
 from spatialgears.cli.simulate import simulate
 from spatialgears.errors import GearsError, InputError
 
@@ -26,6 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for command in (demo, run, fit, reconstruct, report):
+    app.command()(command)
 app.command()(simulate)
 app.command()(check)
 app.command()(evaluate)

@@ -93,6 +93,15 @@ def load_config(preset: str | None, config: Path | None, assignments: Sequence[s
     return base.with_values(assignments or [])
 
 
+def check_paths(paths: Sequence[str]) -> None:
+    """Refuse paths that are not there before anything heavy is imported."""
+    missing = [path for path in paths if not Path(path).expanduser().exists()]
+    if missing:
+        raise InputError(
+            f"There is no file or folder {', '.join(missing)}.", "Check the paths given to --st and --sc."
+        )
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Slides and cells as read, and what to call them in messages."""

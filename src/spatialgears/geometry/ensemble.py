@@ -60,5 +60,12 @@ class Ensemble(nn.Module):
         if steps == 0 or self.lead.config.refiner == "none":
             return base
         return self.lead.sample(
-            x, mask, steps=steps, sigma_start=sigma_start, seeds=seeds, guidance=guidance, base=base, callback=callback
+            x,
+            mask,
+            steps=steps,
+            sigma_start=sigma_start,
+            seeds=seeds,
+            guidance=guidance,
+            base=base,
+            callback=callback,
         )

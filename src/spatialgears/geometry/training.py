@@ -35,7 +35,7 @@ from spatialgears.supervision.minisets import MinisetSampler
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-FOLDS = 5  # a cross-fitted model misses one of at least so many random parts of the spots
+FOLDS = 10  # a cross-fitted model misses one of at least so many random parts of the spots
 MOST_SLIDES_CHECKED = 3
 HISTORY_POINTS = 300  # a phase's history holds about this many means over consecutive steps
 
@@ -80,7 +80,7 @@ class Folds:
     Attributes
     ----------
     models
-        Generators without refiner, in evaluation mode.
+        In evaluation mode; of those that miss spots the first is the one that carries the refiner.
     fold
         (n_spots,) number of the model that was trained without the spot, or more than there are models.
     """
@@ -102,8 +102,9 @@ def train_geometry(
 ) -> GeometryFit:
     """Train context encoder, generator and refiner on minisets of spots.
 
-    With ``refiner_steps = 0`` all are trained jointly, as in the paper; otherwise the generator comes first,
-    and the refiner is then fitted on its residuals, out of fold when ``crossfit`` asks for it.
+    With ``refiner_steps = 0`` all are trained jointly, as in the paper; otherwise the generator comes first, and
+    the refiner is then fitted on its residuals. With ``crossfit`` there are several generators, each trained
+    without some of the spots, and the residuals are those of spots not seen.
 
     Parameters
     ----------
@@ -132,15 +133,21 @@ def train_geometry(
     loop = _Loop(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, progress)
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
+    folds = slide_folds = None
     with owned_rng():
         model = loop.new_model(n_features)
-        loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
-        folds = loop.crossfit(n_features, ~heldout) if geometry.crossfit else None
-        slide_folds = loop.without_slides(n_features, ~heldout) if geometry.slide_steps else None
+        if geometry.crossfit:
+            folds = loop.crossfit(model, n_features, ~heldout)
+        else:
+            loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
+        if geometry.slide_steps and len(slides) > 1:
+            slide_folds = loop.without_slides(n_features, ~heldout)
         if two_phases:
             loop.run("refiner", "refiner", model, geometry.refiner_steps, loop.unseen(folds, ~heldout))
         metrics = {} if score is None else score(model)
-    return GeometryFit(model, loop.history, float(model.sigma_data), np.flatnonzero(heldout), metrics, folds, slide_folds)
+    return GeometryFit(
+        model, loop.history, float(model.sigma_data), np.flatnonzero(heldout), metrics, folds, slide_folds
+    )
 
 
 @dataclass(frozen=True)
@@ -180,29 +187,28 @@ class _Loop:
     def sampler(self, keep: np.ndarray) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
-    def crossfit(self, n_features: int, keep: np.ndarray) -> Folds:
-        """Generators that have each missed other spots, drawn at random: a fifth of them, or less."""
+    def crossfit(self, first: GeometryModel, n_features: int, keep: np.ndarray) -> Folds:
+        """``first`` and others, each trained without another random tenth of the spots."""
         count = self.config.geometry.crossfit
         fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % max(count, FOLDS)
-        return self._missing("fold", fold, range(count), n_features, keep, self.config.geometry.crossfit_steps)
+        models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, count))]
+        return self._missing("fold", models, fold, keep, self.config.geometry.steps)
 
-    def without_slides(self, n_features: int, keep: np.ndarray) -> Folds | None:
-        """Generators that have each missed a whole slide, for the self-check; ``None`` for a single slide."""
-        if len(self.slides) < 2:
-            return None
+    def without_slides(self, n_features: int, keep: np.ndarray) -> Folds:
+        """Models that have each missed a whole slide, for the self-check."""
         slide = np.repeat(np.arange(len(self.slides)), [len(coords) for coords in self.slides])
-        checked = range(min(len(self.slides), MOST_SLIDES_CHECKED))
-        return self._missing("slide", slide, checked, n_features, keep, self.config.geometry.slide_steps)
+        checked = min(len(self.slides), MOST_SLIDES_CHECKED)
+        models = [self.new_model(n_features, name=f"slide-{i}") for i in range(checked)]
+        return self._missing("slide", models, slide, keep, self.config.geometry.slide_steps)
 
     def _missing(
-        self, name: str, fold: np.ndarray, which: range, n_features: int, keep: np.ndarray, steps: int
+        self, name: str, models: list[GeometryModel], fold: np.ndarray, keep: np.ndarray, steps: int
     ) -> Folds:
-        models = []
-        for i in which:
-            models.append(self.new_model(n_features, name=f"{name}-{i}"))
+        """Train each model without its fold, and follow it there."""
+        for i, model in enumerate(models):
             score = HeldOutScore(self.draw, self.slides, keep & (fold == i), seed=self.seed)
             seen = _Minisets([self.sampler(keep & (fold != i))])
-            self.run(f"{name}-{i}", "generator", models[-1], steps, seen, score)
+            self.run(f"{name}-{i}", "generator", model, steps, seen, score)
         return Folds(models, fold)
 
     def unseen(self, folds: Folds | None, keep: np.ndarray) -> _Minisets:
@@ -287,6 +293,7 @@ class _Loop:
                     state.save(self.checkpoint, step + 1)
             self.progress(f"geometry {name}", step + 1, steps, values)
         model.load_state_dict(state.best or average.state_dict())
+        model.sigma_data.copy_(fabric.broadcast(model.sigma_data))  # each process has measured its own
         model.requires_grad_(True).eval()
         self.history |= {f"{name}/{key}": values for key, values in state.history.items()}
 
