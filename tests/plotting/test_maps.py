@@ -82,14 +82,22 @@ def test_colour_bar_says_what_and_in_which_unit(adata):
 
 
 def test_legend_of_forty_types_fits_in_the_figure(adata):
-    adata.obs["subtype"] = [f"a cell subtype, number {i % 40:02d}" for i in range(300)]
+    adata.obs["subtype"] = [f"a long name of subtype number {i % 40:02d}" for i in range(300)]
     adata.obs.loc[adata.obs_names[0], "subtype"] = None
     ax = sg.pl.reconstruction(adata, color="subtype")
     ax.figure.canvas.draw()
     assert len(legend_names(ax)) == 41 and legend_names(ax)[-1] == "missing"
     legend, page = ax.get_legend().get_window_extent(), ax.figure.bbox
-    assert legend.x1 <= page.x1 + 1 and legend.y0 >= page.y0 - 1 and legend.y1 <= page.y1 + 1
-    assert ax.get_window_extent().x1 <= legend.x0 + 1
+    assert legend.x1 <= page.x1 and legend.y0 >= page.y0 and legend.y1 <= page.y1
+    assert ax.get_window_extent().x1 <= legend.x0
+
+
+def test_one_unit_is_as_long_on_both_axes_even_where_axes_are_shared(adata):
+    _, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7, 3))
+    for ax in [*(sg.pl.reconstruction(adata, ax=ax) for ax in axes), sg.pl.reconstruction(adata)]:
+        ax.figure.canvas.draw()
+        origin, x, y = ax.transData.transform([[0, 0], [1, 0], [0, 1]])
+        assert x[0] - origin[0] == pytest.approx(y[1] - origin[1])
 
 
 def test_names_from_data_are_text_and_long_ones_are_cut(adata):

@@ -33,11 +33,18 @@ def axes_or_new(ax: Axes | None, *, width: float = 5.2, height: float = 4.4) -> 
 
 def map_axes(ax: Axes, *, title: str | None, unit: str = UNIT) -> None:
     """Axes of a map: equal aspect, no frame in the way, the unit on both."""
-    ax.set_aspect("equal")
+    equal_aspect(ax)
     ax.set_xlabel(f"x ({unit})")
     ax.set_ylabel(f"y ({unit})")
     plain(ax)
     set_title(ax, title)
+
+
+def equal_aspect(ax: Axes) -> None:
+    """One unit is as long on both axes; the box keeps its size, unless shared, so that keys beside it fit."""
+    groups = (ax.get_shared_x_axes(), ax.get_shared_y_axes())
+    shared = any(len(group.get_siblings(ax)) > 1 for group in groups)
+    ax.set_aspect("equal", adjustable="box" if shared else "datalim")
 
 
 def plain(ax: Axes) -> None:

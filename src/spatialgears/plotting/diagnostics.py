@@ -28,7 +28,7 @@ def distortion(
     truth: Any,
     *,
     blocks: int = 128,
-    max_cells: int = 10_000,
+    max_cells: int = 5_000,
     vmax: float | None = None,
     title: str | None = None,
     ax: Axes | None = None,
@@ -78,7 +78,7 @@ def calibration_error(
     truth: Any,
     *,
     ks: Sequence[int] = (5, 10, 20, 50, 100),
-    max_cells: int = 10_000,
+    max_cells: int = 5_000,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -111,7 +111,7 @@ def local_rmse(
     truth: Any,
     *,
     ks: Sequence[int] = (10, 20, 50, 100),
-    max_cells: int = 10_000,
+    max_cells: int = 5_000,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:

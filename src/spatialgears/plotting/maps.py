@@ -200,7 +200,7 @@ def _side_by_side(
     top = max(high[1] for _, high in ends) + 0.06 * width
     for name, (low, high), offset in zip(names, ends, (0.0, shift), strict=True):
         ax.text((low[0] + high[0]) / 2 + offset, top, name, ha="center", va="bottom", fontsize="large")
-    ax.set_aspect("equal")
+    canvas.equal_aspect(ax)
     ax.set_axis_off()
     ax.margins(0.06)
 
