@@ -87,20 +87,31 @@ def make_fabric(config: Config) -> Fabric:
     return fabric
 
 
-def write_atomic(path: str | Path, data: bytes | str) -> None:
-    """Write a whole file or nothing: a temporary file in the same folder, flushed, then renamed over ``path``."""
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """A temporary path in the same folder to write to: flushed and renamed over ``path`` at the end, or removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def write_atomic(path: str | Path, data: bytes | str) -> None:
+    """Write a whole file or nothing."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def save_state(path: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None = None) -> None:

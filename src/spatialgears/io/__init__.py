@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -106,26 +104,11 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
 
     ``adata`` is left as it is: strings are not made categorical in place, a backed object keeps its own file.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".h5ad")
-    os.close(handle)
-    try:
-        whole = adata.to_memory() if adata.isbacked else adata
+    from spatialgears.engine import atomic_path
+
+    whole = adata.to_memory() if adata.isbacked else adata
+    with atomic_path(path) as temporary:
         whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
