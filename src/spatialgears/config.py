@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -324,26 +325,40 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 def _explain(error: ValidationError) -> ConfigError:
     lines = []
     for item in error.errors():
-        field = ".".join(str(part) for part in item["loc"]) or "config"
+        location = item["loc"]
+        field = ".".join(str(part) for part in location) or "config"
         if item["type"] == "extra_forbidden":
-            lines.append(f"{field}: there is no such key; {_keys_beside(item['loc'])}")
+            known = list(_model_of(location[:-1]).model_fields)
+            close = get_close_matches(str(location[-1]), known, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            lines.append(f"{field}: there is no such key; {hint}allowed are {', '.join(known)}")
         else:
             message = item["msg"].removeprefix("Value error, ")
             found = "" if isinstance(item["input"], dict | BaseModel) else f", found {item['input']!r}"
-            lines.append(f"{field}: {message[0].lower()}{message[1:]}{found}")
+            lines.append(f"{field}: {message[0].lower()}{message[1:]}{_allowed(location)}{found}")
     return ConfigError(
         "The configuration cannot be used:\n  - " + "\n  - ".join(lines), "Correct these keys and run again."
     )
 
 
-def _keys_beside(location: tuple[int | str, ...]) -> str:
-    model: type[BaseModel] = Config
-    for part in location[:-1]:
-        annotation = model.model_fields[str(part)].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            break
-        model = annotation
-    return "allowed are " + ", ".join(model.model_fields)
+def _model_of(location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The class of the section a key lies in."""
+    annotation = Config.model_fields[str(location[0])].annotation if location else Config
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else Config
+
+
+def _allowed(location: tuple[int | str, ...]) -> str:
+    """The range of a field in words, such as " (allowed: >= 0 and <= 1)"; empty where it has none."""
+    model = _model_of(location[:-1] if len(location) > 1 else ())
+    field = model.model_fields.get(str(location[-1])) if location else None
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = [
+        f"{sign} {getattr(rule, name):,}"
+        for rule in (field.metadata if field else [])
+        for name, sign in signs.items()
+        if getattr(rule, name, None) is not None
+    ]
+    return f" (allowed: {' and '.join(bounds)})" if bounds else ""
 
 
 _PRESETS: dict[str, dict[str, Any]] = {
