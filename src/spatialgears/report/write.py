@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from spatialgears.engine import write_atomic
 from spatialgears.errors import InputError
 from spatialgears.report import page
 from spatialgears.report.content import ReportContent
@@ -56,10 +57,8 @@ def write_report(path: str | Path, content: ReportContent, *, max_cells: int = 2
         plotly=plotly,
         script=script,
     )
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
-    return path
+    write_atomic(path, text)
+    return Path(path)
 
 
 def _plotly() -> str:
