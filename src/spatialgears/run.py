@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from spatialgears import store
 from spatialgears.config import Config
 from spatialgears.engine import Progress, silent, write_atomic
-from spatialgears.errors import GearsError, RunError
+from spatialgears.errors import RunError
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -240,22 +240,39 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+class _Onward(logging.Handler):
+    """Hands records to the handlers above the package's logger."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        above = logging.getLogger("spatialgears").parent
+        if above is not None:
+            above.handle(record)
+
+
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
-    """Append what the package logs to a file; an error that ends the run is noted too."""
+    """Append what the package logs to a file; an error that ends the run is noted too.
+
+    The file gets more than the console does, which is told only what it would have been told anyway.
+    """
     package = logging.getLogger("spatialgears")
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler, onward = logging.FileHandler(path, encoding="utf-8"), _Onward(package.getEffectiveLevel())
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    before = package.level
+    before, propagate = package.level, package.propagate
     package.addHandler(handler)
-    package.setLevel(min(before or logging.INFO, logging.INFO))
+    if propagate:
+        package.addHandler(onward)
+        package.propagate = False
+    package.setLevel(min(package.getEffectiveLevel(), logging.INFO))
     try:
         logger.info("started %s", datetime.now().isoformat(timespec="seconds"))
         yield
-    except GearsError as error:
-        logger.error("%s", error)
+    except BaseException as error:
+        logger.info("stopped by %s: %s", type(error).__name__, error)
         raise
     finally:
         package.removeHandler(handler)
+        package.removeHandler(onward)
+        package.propagate = propagate
         package.setLevel(before)
         handler.close()
