@@ -87,7 +87,7 @@ def test_the_refiner_is_fitted_on_spots_its_fold_model_has_not_seen(tissue, tiny
 
     def progress(stage, done, total, _):
         phase = stage.removeprefix("geometry ")
-        if phase in steps and done < total:  # after the last step the held-out spots have been drawn, to be scored
+        if phase in steps and done < total:  # after the last step, missed spots have been drawn and scored
             steps[phase].append(set(tissue.drawn[-1].flatten().tolist()))
 
     train(tissue, tiny(steps=20, refiner_steps=7, crossfit=2, eval_every=100), progress=progress)
@@ -139,6 +139,6 @@ def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, ti
     assert all(p.dtype == torch.float32 and torch.isfinite(p).all() for p in fit.model.parameters())
 
 
-def test_one_fold_is_no_cross_fitting(tiny):
+def test_cross_fitting_is_not_joint_training(tiny):
     with pytest.raises(ConfigError, match="crossfit"):
         tiny(crossfit=2, refiner_steps=0)

@@ -103,8 +103,11 @@ def test_only_kept_spots_are_drawn():
         assert keep[sets.index[sets.mask].numpy()].all()
 
 
-def test_a_slide_without_spots_to_draw_is_refused():
-    with pytest.raises(InputError, match="2 spots"):
+def test_slides_with_too_few_spots_are_passed_over_and_none_left_is_refused():
+    keep = np.repeat([True, False, True], [2, 28, 50])
+    sets = MinisetSampler([slide(30), slide(50, seed=1)], CONFIG, keep=keep).draw(32, rng())
+    assert (sets.slide == 1).all() and (sets.index >= 30).all() and sets.mask.all()
+    with pytest.raises(InputError, match="more than 2 spots"):
         MinisetSampler([slide(30)], CONFIG, keep=np.arange(30) < 2)
 
 

@@ -14,8 +14,8 @@ from spatialgears.supervision.targets import centre, procrustes
 class Ensemble(nn.Module):
     """The mean geometry of several models, each turned into the first one's frame.
 
-    Errors of models that were trained apart differ, and their mean is better than any of them. The first model carries
-    the refiner, which is given the mean proposal.
+    Errors of models that were trained apart differ, and their mean is better than any of them. The first
+    model carries the refiner, which is given the mean proposal.
 
     Parameters
     ----------

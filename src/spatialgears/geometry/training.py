@@ -102,9 +102,9 @@ def train_geometry(
 ) -> GeometryFit:
     """Train context encoder, generator and refiner on minisets of spots.
 
-    With ``refiner_steps = 0`` all are trained jointly, as in the paper; otherwise the generator comes first, and
-    the refiner is then fitted on its residuals. With ``crossfit`` there are several generators, each trained
-    without some of the spots, and the residuals are those of spots not seen.
+    With ``refiner_steps = 0`` all are trained jointly, as in the paper; otherwise the generator comes first,
+    and the refiner is then fitted on its residuals. With ``crossfit`` there are several generators, each
+    trained without some of the spots, and the residuals are those of spots not seen.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class MinisetSampler:
         is small.
     keep
         Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted. A slide
-        without any is passed over.
+        with fewer than three is passed over.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class MinisetSampler:
             start + np.flatnonzero(keep[start : start + size])
             for start, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True)
         ]
-        few = min((len(member) for member in members if len(member)), default=0)
-        if few < 3:
+        if max(map(len, members)) < 3:
             raise InputError(
-                f"A slide has {few} spots to draw from, at least 3 are needed.",
-                "Leave the slide out, or hold out fewer spots.",
+                f"No slide has more than {max(map(len, members))} spots to draw from, at least 3 are needed.",
+                "Hold out fewer spots, or use fewer folds.",
             )
+        members = [member if len(member) >= 3 else member[:0] for member in members]
         widest = max(map(len, members))
         coords = torch.from_numpy(np.concatenate(slides)).float()
         self._sizes = torch.tensor([len(member) for member in members])  # (slides,)
