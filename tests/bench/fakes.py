@@ -14,10 +14,12 @@ def noisy(slides, cells, *, seed, scale=0.01):
 
 
 def layered(slides, cells, *, seed):
-    """Places with another layout and radii beside them."""
+    """Places, nearly right and in canonical units, with another layout and radii beside them."""
     x = cells.X.toarray()[:, :2]
+    x = (x - x.mean(0)) / np.sqrt(((x - x.mean(0)) ** 2).sum(1).mean())
+    x = x + 0.01 * np.random.default_rng(seed).normal(size=x.shape)
     n = len(x)
-    return {"coords": x, "one sample": x[:, ::-1], "radius50": np.zeros(n), "radius90": np.full(n, 9.0)}
+    return {"coords": x, "one sample": x[:, ::-1], "radius50": np.zeros(n), "radius90": np.full(n, 0.2)}
 
 
 def crash(slides, cells, *, seed):

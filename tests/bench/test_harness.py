@@ -81,9 +81,9 @@ def test_the_truth_is_shown_only_to_who_may_see_it(tasks, fake, tmp_path, in_pro
 def test_other_layouts_get_rows_and_radii_are_checked(tasks, fake, tmp_path, in_process):
     found = run(tasks, [fake("layered")], Store(tmp_path), seeds=[0], limits=LIMITS)
     rows = {row["method"]: row for row in found}
-    assert rows["layered: one sample"]["metrics"]["spearman"] == pytest.approx(1.0)
+    assert rows["layered: one sample"]["metrics"]["spearman"] > 0.99
     assert rows["layered"]["metrics"]["cover90"] == 1.0
-    assert rows["layered"]["metrics"]["cover50"] < 0.2  # a radius of zero
+    assert rows["layered"]["metrics"]["cover50"] == 0.0  # a radius of zero
 
 
 def test_time_runs_out(tasks, fake, tmp_path):
@@ -110,8 +110,10 @@ def test_a_benchmark_goes_on_where_it_stopped(tasks, fake, tmp_path, in_process)
     assert all(json.dumps(row, allow_nan=False) for row in store.rows())
 
 
-def test_placement_error_ignores_pose_and_unit():
+def test_placement_error_ignores_pose_and_the_unit_of_the_truth():
     truth = np.random.default_rng(0).normal(size=(50, 2))
-    turned = truth @ np.array([[0.0, -3.0], [-3.0, 0.0]]) + 7
-    assert placement_error(turned, truth).max() < 1e-9
+    canonical = (truth - truth.mean(0)) / np.sqrt(((truth - truth.mean(0)) ** 2).sum(1).mean())
+    turned = canonical @ np.array([[0.0, -1.0], [-1.0, 0.0]]) + 7
+    assert placement_error(turned, 30 * truth + 5).max() < 1e-9
+    assert placement_error(2 * turned, truth).max() > 0.1  # the scale of a prediction is part of what it says
     assert placement_error(truth[::-1], truth).max() > 0.1

@@ -94,7 +94,7 @@ def _grids(root: Root, seed: int) -> Iterator[Task]:
     cells = tissue.cells.copy()
     cells.obsm["spatial"] = tissue.truth.obsm["spatial"]
     yield from protocols.pseudo_visium(
-        cells, name="Mouse Atlas", fractions=(0.3, 0.55, 0.8), types="cell_type", min_cells=1
+        cells, name="Mouse Atlas", fractions=(0.4, 0.55, 0.8), grid=(30, 40), types="cell_type"
     )
 
 

@@ -62,7 +62,8 @@ class TaskFiles:
     @cached_property
     def peer_pair(self) -> tuple[Path, Path, str]:
         """Slide file, cell file, and where the cell types come from."""
-        slide, cells = merge_slides(self.task.slides), self.task.cells
+        cells = self.task.cells
+        slide = merge_slides(self.task.slides, cells)
         genes = shared_genes([slide, cells])
         slide, cells = slide[:, genes].copy(), cells[:, genes].copy()
         columns = variable_genes(slide, PEER_GENES)
@@ -74,7 +75,7 @@ class TaskFiles:
         return spots, singles, origin
 
 
-def merge_slides(slides: Sequence[AnnData]) -> AnnData:
+def merge_slides(slides: Sequence[AnnData], cells: AnnData) -> AnnData:
     """All slides as one: shared genes, every slide in the first one's frame (see :func:`.references.poses`).
 
     A method that knows one slide is given the spots of all of them this way, as the kNN references are.
@@ -87,7 +88,7 @@ def merge_slides(slides: Sequence[AnnData]) -> AnnData:
         X=sp.vstack([sp.csr_matrix(slide[:, genes].X) for slide in slides], format="csr"),
         obs=pd.DataFrame({"slide": label.astype(object)}, index=[f"o{i}" for i in range(len(label))]),
         var=pd.DataFrame(index=genes),
-        obsm={"spatial": np.vstack(poses(slides)) * radius + first.mean(0)},
+        obsm={"spatial": np.vstack(poses(slides, cells)) * radius + first.mean(0)},
     )
 
 

@@ -219,9 +219,12 @@ def _score(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def placement_error(coords: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Distance (n,) of each cell to its true place after the best rigid motion, in RMS radii of the truth."""
+    """Distance (n,) of each cell to its true place after the best rigid motion, in RMS radii of the truth.
+
+    Places are in units of a slide's RMS radius already, and so are the radii they come with: no scaling here.
+    """
     a, b = (np.asarray(x, dtype=np.float64) - np.mean(x, axis=0) for x in (coords, truth))
-    a, b = (x / np.sqrt((x**2).sum(1).mean()) for x in (a, b))
+    b = b / np.sqrt((b**2).sum(1).mean())
     u, _, v = np.linalg.svd(a.T @ b)
     return np.linalg.norm(a @ u @ v - b, axis=1)
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from spatialgears._version import __version__
 from spatialgears.bench.peers import PEERS, Peer, PeerOptions
 from spatialgears.errors import InputError
@@ -113,8 +111,8 @@ def gears(
     placed = GEARS(config).fit(slides=slides, cells=cells).reconstruct(cells)
     info = {"config": config.model_dump(mode="json"), "status": placed.status}
     result = {"coords": placed.coords, "radius50": placed.radius50, "radius90": placed.radius90, "info": info}
-    if placed.samples is not None and len(placed.samples):
-        result["one sample"] = np.asarray(placed.samples[0])
+    if len(placed.samples):
+        result["one sample"] = placed.samples[0]
     return result
 
 

@@ -128,8 +128,9 @@ def pseudo_visium(
     name: str = "cells",
     layouts: Sequence[Layout] = ("square", "hex"),
     fractions: Sequence[float] = (0.55,),
+    grid: tuple[int, int] | None = None,
+    min_cells: int = 3,
     types: str | None = None,
-    **options: Any,
 ) -> Iterator[Task]:
     """Cells with places are summed into spots, then placed from these spots (section 4.1).
 
@@ -141,14 +142,18 @@ def pseudo_visium(
         What to call the data in tables.
     layouts, fractions
         Grids (``"square"``, ``"hex"``) and spot widths in units of the pitch; one task for each pair.
+    grid, min_cells
+        As in :func:`spatialgears.datasets.pseudo_visium`; by default the grid has as many cells per position as
+        that of the Mouse Atlas.
     types
         Column of ``cells.obs``.
-    options
-        Passed on to :func:`spatialgears.datasets.pseudo_visium`: ``grid``, ``min_cells``.
     """
+    grid = grid or _grid_for(np.asarray(cells.obsm["spatial"])[:, :2])
     for layout in layouts:
         for fraction in fractions:
-            slide = datasets.pseudo_visium(cells, layout=layout, spot_fraction=fraction, **options)
+            slide = datasets.pseudo_visium(
+                cells, grid=grid, min_cells=min_cells, layout=layout, spot_fraction=fraction
+            )
             setting = {"layout": layout, "spot_fraction": fraction}
             yield _task(
                 "pseudo-visium",
@@ -158,6 +163,13 @@ def pseudo_visium(
                 types=types,
                 setting=setting,
             )
+
+
+def _grid_for(coords: np.ndarray, *, cells_per_position: float = 8.5) -> tuple[int, int]:
+    """Numbers of columns and rows of square cells that together hold the tissue's cells at that density."""
+    width, height = np.ptp(coords, axis=0)
+    columns = np.sqrt(len(coords) / cells_per_position * width / height)
+    return max(2, round(columns)), max(2, round(columns * height / width))
 
 
 def leave_section_out(

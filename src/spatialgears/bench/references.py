@@ -8,19 +8,18 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from anndata import AnnData
-from sklearn.decomposition import PCA
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
 from spatialgears.config import ExpressionConfig
 from spatialgears.engine import child_seed, numpy_rng, owned_rng, torch_rng
 from spatialgears.expression.normalise import Matrix
 from spatialgears.expression.panel import build_panel
+from spatialgears.expression.reference import knn_places, nearest_mean, reference_encoder
 from spatialgears.expression.views import BANK_BYTES, SpotViews, cell_features
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
-#: Neighbours, components and genes of the kNN reference: what did best across our data.
-N_NEIGHBORS, N_COMPONENTS, N_GENES = 15, 30, 3000
+#: Genes of the references: more than the model's panel, since weights make the rest harmless.
+N_GENES = 3000
 
 
 def shared_genes(adatas: Sequence[AnnData]) -> list[str]:
@@ -58,28 +57,33 @@ def views_of(
     return views, cell_features(singles, panel, config)[0]
 
 
-def neighbour_mean(known: np.ndarray, query: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Mean of ``values`` (n, 2) over the nearest ``known`` profiles by cosine, on principal components."""
-    pca = PCA(min(N_COMPONENTS, *known.shape), random_state=0).fit(known)
-    a, b = (pca.transform(x) for x in (known, query))
-    a, b = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (a, b))
-    index = NearestNeighbors(n_neighbors=min(N_NEIGHBORS, len(a))).fit(a).kneighbors(b, return_distance=False)
-    return values[index].mean(1)
+def embedded(
+    slides: Sequence[AnnData], cells: AnnData, *, weights: str = "moran"
+) -> tuple[list[Tensor], list[np.ndarray], Tensor]:
+    """Principal components of each slide's spots, their canonical places, and the components of the cells."""
+    views, features = views_of(slides, cells, weights=weights)
+    spots = views.clean()
+    encoder = reference_encoder(spots)
+    with torch.no_grad():
+        known, query = encoder(spots), encoder(features)
+    return [known[rows] for rows in views.rows], [coords_of(slide) for slide in slides], query
 
 
-def poses(slides: Sequence[AnnData]) -> list[np.ndarray]:
-    """Canonical coordinates of every slide, turned (or mirrored) onto the first by expression.
+def poses(slides: Sequence[AnnData], cells: AnnData) -> list[np.ndarray]:
+    """Canonical coordinates of every slide, turned (or mirrored) onto the first, so that slides can be mixed.
 
-    Sections lie on their slides as they fell. Where the nearest profiles of the first slide are says how
-    each other slide must be turned; what then differs is anatomy.
+    Sections lie on their slides as they fell. Each says where the cells are, in its own frame; turning these
+    layouts onto the first one's says how the slides must be turned.
     """
-    coords = [coords_of(slide) for slide in slides]
+    known, coords, query = embedded(slides, cells)
+    layouts = [
+        nearest_mean(z, torch.from_numpy(xy), query).numpy() for z, xy in zip(known, coords, strict=True)
+    ]
+    first = layouts[0] - layouts[0].mean(0)
     turned = [coords[0]]
-    for slide, own in zip(slides[1:], coords[1:], strict=True):
-        views, features = views_of([slides[0]], slide)
-        guess = neighbour_mean(views.clean().numpy(), features.numpy(), coords[0])
-        u, _, v = np.linalg.svd(own.T @ (guess - guess.mean(0)))
-        turned.append(own @ u @ v)
+    for own, layout in zip(coords[1:], layouts[1:], strict=True):
+        u, _, v = np.linalg.svd((layout - layout.mean(0)).T @ first)
+        turned.append((own - layout.mean(0)) @ u @ v + layouts[0].mean(0))
     return turned
 
 
@@ -92,14 +96,14 @@ def random_places(slides: Sequence[AnnData], cells: AnnData, *, seed: int) -> np
 
 def knn(slides: Sequence[AnnData], cells: AnnData, *, seed: int, weights: str = "moran") -> np.ndarray:
     """Mean place of the nearest spots on PCA of standardised genes, weighted by Moran's I or not."""
-    views, features = views_of(slides, cells, weights=weights)
-    return neighbour_mean(views.clean().numpy(), features.numpy(), np.concatenate(poses(slides)))
+    known, coords, query = embedded(slides, cells, weights=weights)
+    return knn_places(known, coords, query)
 
 
 def thinned_mlp(slides: Sequence[AnnData], cells: AnnData, *, seed: int) -> np.ndarray:
     """An MLP from spot expression, thinned to the depth of cells, to coordinates."""
     views, features = views_of(slides, cells, seed=seed, bank=BANK_BYTES)
-    places = torch.from_numpy(np.concatenate(poses(slides))).float()
+    places = torch.from_numpy(np.concatenate(poses(slides, cells))).float()
     return _regress(views.draw, places, features, seed=seed)
 
 

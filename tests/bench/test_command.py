@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from spatialgears.bench import harness, worker
+from spatialgears.cli.bench import bench
+from spatialgears.errors import InputError
+
+FAKES = Path(__file__).with_name("fakes.py")
+
+
+@pytest.fixture
+def gears(monkeypatch, tmp_path):
+    """Run ``gears bench`` with runs in this process; errors come through as they are."""
+
+    def launch(command, folder, limits):
+        (folder / "log.txt").touch()
+        worker.main(command[-1])
+        return {"code": 0, "timeout": False, "seconds": 1.0, "peak_gb": 0.1}
+
+    monkeypatch.setattr(harness, "_launch", launch)
+    app = typer.Typer()
+    app.command()(bench)
+
+    def run(*arguments: str):
+        result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+def test_own_cells_under_a_protocol_with_an_own_method(gears, plane, tmp_path):
+    plane(400).write_h5ad(tmp_path / "cells.h5ad")
+    given = ["pseudo-visium", "--sc", str(tmp_path / "cells.h5ad"), "-m", f"{FAKES}:noisy", "--seeds", "2"]
+    result = gears(*given)
+    assert "### pseudo-visium: cells, hex 0.55" in result.stdout and "| fakes:noisy |" in result.stdout
+    assert result.stderr.count("fakes:noisy · seed") == 4
+    assert (tmp_path / "out" / "pseudo-visium.md").read_text() in result.stdout
+    assert (tmp_path / "out" / "pseudo-visium.png").stat().st_size > 1000
+    again = gears(*given, "--json")
+    rows = json.loads(again.stdout)
+    assert len(rows) == 4 and all(row["metrics"]["spearman"] > 0.9 for row in rows)
+    assert again.stderr == ""  # nothing ran
+
+
+def test_the_list_names_experiments_methods_and_peers(gears):
+    text = gears("--list").stdout
+    assert all(
+        word in text for word in ("table1", "patch-size", "kNN on PCA", "without thinning", "| moscot |")
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["table9"], "no experiment"),
+        (["quick", "-m", "magic"], "no method"),
+        (["quick", "--peer-source", "nobody=/tmp"], "NAME=DIR"),
+        (["leave-section-out", "--sc", "CELLS"], "cannot be run on these files"),
+    ],
+)
+def test_bad_arguments_are_refused(gears, plane, tmp_path, arguments, words):
+    plane(30).write_h5ad(tmp_path / "cells.h5ad")
+    given = [str(tmp_path / "cells.h5ad") if word == "CELLS" else word for word in arguments]
+    with pytest.raises(InputError, match=words):
+        gears(*given)
