@@ -222,7 +222,7 @@ def fit_model(
         raw=raw,
         standardiser=standardiser,
         encoder=encoder,
-        network=Ensemble(fit.folds.models if fit.folds else [fit.model]).eval(),
+        network=Ensemble(fit.members).eval(),
         slides=_keep_slides(draw, list(canonical), list(frames), seed=seed),
         confidence=confidence,
         checks=checks,
