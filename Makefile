@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export MPLBACKEND = Agg
 
-.PHONY: help env demo test test-slow lint clean
+.PHONY: help env demo test test-slow lint bench clean
 help:           ## list the commands
 	@grep -hE '^[a-z-]+: .*## |^[a-z-]+: *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
@@ -29,6 +29,9 @@ lint: $(STAMP)  ## style and types
 	$(BIN)/ruff check src tests
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
+
+bench: $(STAMP) ## our quick preset and the references on simulated tissue
+	$(BIN)/gears bench quick
 
 clean:          ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

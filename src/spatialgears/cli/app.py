@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from spatialgears._version import __version__
+from spatialgears.cli.bench import bench
 from spatialgears.cli.check import check
 from spatialgears.cli.evaluate import evaluate
 from spatialgears.cli.run import demo, fit, reconstruct, report, run
@@ -32,6 +33,7 @@ for command in (demo, run, fit, reconstruct, report):
 app.command()(simulate)
 app.command()(check)
 app.command()(evaluate)
+app.command()(bench)
 
 
 def _version(wanted: bool) -> None:
