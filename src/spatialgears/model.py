@@ -12,7 +12,7 @@ import numpy as np
 from spatialgears import store
 from spatialgears.config import Config
 from spatialgears.engine import Progress, silent, threads
-from spatialgears.errors import GearsError
+from spatialgears.errors import GearsError, RunError
 from spatialgears.expression.panel import Panel
 from spatialgears.fitting import Fitted, fit_model
 from spatialgears.placing import place
@@ -160,7 +160,10 @@ class GEARS:
         """Read what :meth:`save` wrote. Nothing in the folder is executed."""
         stored = store.load_model(folder)
         model = cls(stored.config)
-        model._fitted = Fitted.restore(stored)
+        try:
+            model._fitted = Fitted.restore(stored)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise RunError(f"meta.json and weights.safetensors in {folder} do not belong together: {error}") from None
         return model
 
     def _ready(self) -> Fitted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import shutil
@@ -36,6 +37,8 @@ class StoredModel:
 def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = False) -> None:
     """Write a model folder; ``meta.json`` comes last, so that a folder without it is not a model."""
     folder = Path(folder)
+    if folder.is_file():
+        raise InputError(f"{folder} is a file.", "Choose another folder.")
     if folder.exists() and any(folder.iterdir()):
         is_model = all((folder / name).exists() for name in FILES)
         if not overwrite:
@@ -48,8 +51,9 @@ def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = Fals
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "config.json", model.config.to_json())
     write_atomic(folder / "genes.txt", "".join(f"{gene}\n" for gene in model.genes))
-    save_state(folder / "weights.safetensors", model.tensors, {"genes": len(model.genes)})
-    meta = {"format": FORMAT, "versions": versions(), **model.meta}
+    save_state(folder / "weights.safetensors", model.tensors)
+    digests = {name: _digest(folder / name) for name in FILES if name != "meta.json"}
+    meta = {"format": FORMAT, "versions": versions(), "files": digests, **model.meta}
     write_atomic(folder / "meta.json", json.dumps(meta, indent=1, default=float) + "\n")
 
 
@@ -63,24 +67,39 @@ def load_model(folder: str | Path) -> StoredModel:
             f"{folder} is not a saved model: {', '.join(missing)} missing (found: {found or 'nothing'}).",
             "Give the folder that model.save() wrote; `gears run -o out/` writes out/model.",
         )
+    meta = _read_meta(folder / "meta.json")
+    tensors, _ = load_state(folder / "weights.safetensors")
+    strangers = [name for name, digest in meta["files"].items() if _digest(folder / name) != digest]
+    if strangers:
+        raise RunError(
+            f"{', '.join(strangers)} in {folder} is not what was saved: it is damaged, edited, or of another model. Fit the "
+            "model again."
+        )
     try:
-        meta = json.loads((folder / "meta.json").read_text())
-        config = Config.from_dict(json.loads((folder / "config.json").read_text()))
-        genes = np.array((folder / "genes.txt").read_text().splitlines())
-    except (ValueError, OSError, ConfigError) as error:
-        raise RunError(f"The model in {folder} is damaged: {error}. Fit it again.") from None
-    if not isinstance(meta, dict) or int(meta.get("format", 0)) > FORMAT:
+        config = Config.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except ConfigError as error:
+        raise RunError(f"{folder / 'config.json'} cannot be used: {error}") from None
+    genes = (folder / "genes.txt").read_bytes().decode().removesuffix("\n").split("\n")
+    return StoredModel(config, tensors, np.array(genes), meta)
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        newer = int(meta["format"]) > FORMAT
+        dict(meta["files"])
+    except (ValueError, TypeError, KeyError):
+        raise RunError(f"{path} is damaged. Fit the model again.") from None
+    if newer:
         raise RunError(
-            f"The model in {folder} was written by spatialgears {meta.get('versions', {}).get('spatialgears', '?')}, newer "
-            f"than this one ({__version__}). Upgrade spatialgears to use it."
+            f"The model in {path.parent} was written by spatialgears {meta.get('versions', {}).get('spatialgears', '?')}, "
+            f"newer than this one ({__version__}). Upgrade spatialgears to use it."
         )
-    tensors, facts = load_state(folder / "weights.safetensors")
-    if facts.get("genes") != len(genes):
-        raise RunError(
-            f"genes.txt in {folder} lists {len(genes)} genes, the weights are for {facts.get('genes')}: the files do not "
-            "belong together. Fit the model again."
-        )
-    return StoredModel(config, tensors, genes, meta)
+    return dict(meta)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def versions() -> dict[str, str]:
