@@ -67,19 +67,21 @@ def place(
     found = assemble(features, network, settings, seed=seed, progress=progress)
     coords = found.coords.astype(np.float64)
     radius50, radius90, outside = _confidence(fitted, features)
-    outside |= np.asarray(counts.sum(1)).ravel() == 0
+    outside |= np.asarray(abs(counts).sum(1)).ravel() == 0
     diagnostics = dict(found.diagnostics) | {"mode": found.mode, "profile": found.profile}
     tissue = slides_among_cells(fitted, features, coords, seed=seed)
     if settings.spacing and len(coords) >= settings.spacing_cells:
         even = footprint(tissue, min(len(coords), 50_000), seed=seed)
-        coords = fill_footprint(coords, even, strength=settings.spacing, limit=radius50, seed=seed)
+        limit = None if fitted.confidence is None else radius50
+        coords = fill_footprint(coords, even, strength=settings.spacing, limit=limit, seed=seed)
     diagnostics["unfilled"] = unfilled(coords, tissue)
-    samples = np.zeros((settings.samples, *coords.shape), dtype=np.float32)
-    for s in range(settings.samples if settings.steps else 0):
+    refined = settings.steps and config.geometry.refiner != "none"  # without a refiner there is nothing to draw from
+    samples = np.zeros((settings.samples if refined else 0, *coords.shape), dtype=np.float32)
+    for s in range(len(samples)):
         drawn = assemble(features, Network(fitted.network, settings, settings.steps), settings,
                          seed=child_seed(seed, "sample", s), progress=progress)  # fmt: skip
         samples[s] = _onto(drawn.coords.astype(np.float64), coords)
-        progress("samples", s + 1, settings.samples, {})
+        progress("samples", s + 1, len(samples), {})
     placed = canonical(coords)
     turn = lay_on(coords - coords.mean(0), placed.coords)
     return {
