@@ -113,11 +113,12 @@ def _warnings(model: GEARS, placed: Reconstruction) -> list[str]:
 
 def _summary(model: GEARS, placed: Reconstruction) -> list[str]:
     n = len(placed.coords)
+    sentences = [f"{n:,} cells were placed."]
     near = float(np.median(placed.radius50))
-    sentences = [
-        f"{n:,} cells were placed. Half of them are expected within {near:.2f} of where they are drawn, in units of the "
-        "slides' RMS radius."
-    ]
+    if np.isfinite(near):
+        sentences[0] += (
+            f" Half of them are expected within {near:.2f} of where they are drawn, in units of the slides' RMS radius."
+        )
     sentences += [f"{one.title}: {one.words}" for one in model.checks_]
     if placed.outside.any():
         sentences.append(f"{placed.outside.sum():,} cells look like nothing on the slides and are marked.")
@@ -149,10 +150,11 @@ def _columns(obs: pd.DataFrame) -> dict[str, Any]:
 
 
 def _expression(adata: AnnData, genes: Sequence[str]) -> dict[str, np.ndarray]:
-    """Log-normalised expression of some genes, (n,) each."""
+    """Log-normalised expression of those of some genes that are there, (n,) each."""
+    genes = [gene for gene in genes if (adata.var_names == gene).sum() == 1]
     if not genes:
         return {}
-    values = adata[:, list(genes)].X
+    values = adata.X[:, [int(np.flatnonzero(adata.var_names == gene)[0]) for gene in genes]]
     values = values.toarray() if sparse.issparse(values) else np.asarray(values)
     if np.all(values >= 0) and np.all(values == np.round(values)):
         total = np.maximum(np.asarray(adata.X.sum(axis=1), dtype=np.float64).reshape(-1, 1), 1)
