@@ -111,7 +111,7 @@ def warnings(
         Share of the slides' tissue near which no cell was placed.
     """
     found = []
-    worst = min((check.model["spearman"] for check in checks), default=1.0)
+    worst = min((float(np.nan_to_num(check.model["spearman"])) for check in checks), default=1.0)
     if judge(worst) == "none":
         found.append("No spatial signal: held-out spots are not placed better than by chance. Do not use the places.")
     elif judge(worst) == "weak":
