@@ -10,9 +10,9 @@ import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,10 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """Where the inputs are, how to read them, and how they are to be understood."""
+    """Where the inputs are, how to read them, and how they are to be understood.
+
+    ``options`` names what else decides how ``read`` understands them; paths are known by their contents.
+    """
 
     st: Sequence[str]
     sc: str
@@ -77,6 +80,7 @@ class RunInputs:
     spatial_key: str = "spatial"
     normalised: bool = False
     command: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Progress = silent) -> RunFolder:
@@ -98,6 +102,7 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     from spatialgears.validate import validate_inputs
 
     out = RunFolder(Path(folder))
+    _refuse_strangers(out)
     with locked(out.root), logged(out.log):
         slides, cells = inputs.read()
         validate_inputs(
@@ -154,22 +159,28 @@ def _fit(
     return model
 
 
+def _refuse_strangers(out: RunFolder) -> None:
+    """Refuse a folder of someone else's files before anything is written to it."""
+    if out.manifest.exists() or not out.root.is_dir():
+        return
+    strangers = [p.name for p in out.root.iterdir() if p.name != out.log.name and not p.name.startswith(".")]
+    if strangers:
+        raise RunError(
+            f"{out.root} is not empty and not a run's folder (it holds {', '.join(sorted(strangers)[:5])}). "
+            "Choose a new or empty folder with -o."
+        )
+
+
 def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> None:
     """Write the manifest of a new run, or refuse a folder that belongs to another one."""
     manifest: dict[str, Any] = {
         "inputs": {path: fingerprint(path) for path in [*inputs.st, inputs.sc]},
-        "reading": {"spatial_key": inputs.spatial_key, "normalised": inputs.normalised},
+        "reading": {"spatial_key": inputs.spatial_key, "normalised": inputs.normalised, **_known(inputs.options)},
         "config": config.model_dump(mode="json"),
         "versions": store.versions(),
         "command": inputs.command,
     }
     if not out.manifest.exists():
-        strangers = [p.name for p in out.root.iterdir() if p.name not in (".lock", out.log.name)]
-        if strangers:
-            raise RunError(
-                f"{out.root} is not empty and not a run's folder (it holds {', '.join(sorted(strangers)[:5])}). "
-                "Choose a new or empty folder with -o."
-            )
         write_atomic(out.manifest, json.dumps(manifest, indent=1) + "\n")
         return
     try:
@@ -185,11 +196,17 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> None:
     logger.info("going on in %s", out.root)
 
 
+def _known(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON holds them, with the digest of every file they name."""
+    named = [text for value in options.values() for text in (value if isinstance(value, list) else [value])]
+    files = {path: fingerprint(path) for path in named if isinstance(path, str) and Path(path).is_file()}
+    return {**options, "files": files}
+
+
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = []
-    old, new = sorted(before.get("inputs", {}).values()), sorted(now["inputs"].values())
-    if old != new:
-        found.append(f"its inputs were {', '.join(before.get('inputs', {}))}, with other contents")
+    if list(before.get("inputs", {}).values()) != list(now["inputs"].values()):
+        found.append(f"its inputs were {', '.join(before.get('inputs', {}))}, with other contents or in another order")
     if before.get("reading") != now["reading"]:
         found.append(f"it was read with {before.get('reading')}, now {now['reading']}")
     was, wanted = before.get("config", {}), now["config"]
