@@ -81,9 +81,11 @@ def test_colour_bar_says_what_and_in_which_unit(adata):
     assert "90% radius" in label and "RMS radius of the slide" in label
 
 
-def test_legend_of_forty_types_fits_in_the_figure(adata):
+@pytest.mark.parametrize("flat", [1, 0.1])
+def test_legend_of_forty_types_fits_in_the_figure(adata, flat):
     adata.obs["subtype"] = [f"a long name of subtype number {i % 40:02d}" for i in range(300)]
     adata.obs.loc[adata.obs_names[0], "subtype"] = None
+    adata.obsm["X_gears"][:, 1] *= flat
     ax = sg.pl.reconstruction(adata, color="subtype")
     ax.figure.canvas.draw()
     assert len(legend_names(ax)) == 41 and legend_names(ax)[-1] == "missing"

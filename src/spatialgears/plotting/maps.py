@@ -60,9 +60,7 @@ def reconstruction(
     """
     coords = coordinates(data, basis)
     values, label = color_values(data, color, layer=layer)
-    ax = canvas.axes_or_new(
-        ax, width=MAP_WIDTH + _key_width(values, legend), height=_height(coords, MAP_WIDTH)
-    )
+    ax = canvas.axes_or_new(ax, **_figure_size(coords, MAP_WIDTH, values, legend))
     canvas.points(ax, coords, values, label=label, size=size, cmap=cmap, legend=legend)
     canvas.map_axes(ax, title=title)
     return ax
@@ -108,8 +106,7 @@ def truth_vs_prediction(
         values, label = pd.Series(true @ axis), "true place, longest axis (RMS radius)"
     else:
         values, label = color_values(coords, color)
-    wide = 1.7 * MAP_WIDTH
-    ax = canvas.axes_or_new(ax, width=wide + _key_width(values, legend), height=_height(true, wide / 2))
+    ax = canvas.axes_or_new(ax, **_figure_size(true, 1.7 * MAP_WIDTH, values, legend, panels=2))
     _side_by_side(
         ax, true, predicted, values, ("truth", "prediction"), label=label, size=size, cmap=cmap, legend=legend
     )
@@ -153,7 +150,7 @@ def embedding_before_after(
             f"There are {len(left)} profiles before, {len(right)} after and {len(values)} labels.",
             "Give one of each.",
         )
-    ax = canvas.axes_or_new(ax, width=1.7 * MAP_WIDTH + _key_width(values, True), height=MAP_WIDTH)
+    ax = canvas.axes_or_new(ax, **_figure_size(left, 1.7 * MAP_WIDTH, values, True, panels=2))
     _side_by_side(
         ax,
         left,
@@ -224,18 +221,18 @@ def _two_columns(embedding: Any) -> np.ndarray:
     return x / (np.sqrt(np.square(x).sum(axis=1).mean()) or 1.0)
 
 
-def _key_width(values: pd.Series | None, legend: bool) -> float:
-    """Inches that the colour bar or the columns of the legend need."""
+def _figure_size(
+    coords: np.ndarray, width: float, values: pd.Series | None, legend: bool, panels: int = 1
+) -> dict[str, float]:
+    """Inches for a new figure: layouts in their proportion, and the colour bar or legend beside them."""
+    spans = np.ptp(coords[np.isfinite(coords).all(axis=1)], axis=0) if len(coords) else np.ones(2)
+    height = np.clip((width / panels - 0.8) * spans[1] / (spans[0] or 1.0) + 1.0, 2.8, 7.0)
     if values is None or not legend:
-        return 0.0
+        return {"width": width, "height": height}
     if not palette.is_categorical(values):
-        return 1.0
+        return {"width": width + 1.0, "height": height}
     names = palette.encode(values).names
     letters = max((len(canvas.shorten(name)) for name in names), default=0)
-    return -(-len(names) // canvas.LEGEND_ROWS) * (0.4 + 0.065 * letters)
-
-
-def _height(coords: np.ndarray, width: float) -> float:
-    """Inches that the layout needs at that width, axes and title included."""
-    spans = np.ptp(coords[np.isfinite(coords).all(axis=1)], axis=0) if len(coords) else np.ones(2)
-    return float(np.clip((width - 0.8) * spans[1] / (spans[0] or 1.0) + 1.0, 2.8, 7.0))
+    columns = -(-len(names) // canvas.LEGEND_ROWS)
+    rows = -(-len(names) // max(columns, 1))
+    return {"width": width + columns * (0.4 + 0.065 * letters), "height": max(height, 0.18 * rows + 0.8)}
