@@ -68,6 +68,12 @@ def test_domains_are_counted(content):
     assert f"{share:.1%}" in html and "Most frequent cell_type" in html
 
 
+def test_uncertainty_may_be_unknown(content):
+    unknown = replace(content, uncertainty=np.full(400, np.nan))
+    assert "–" in page.facts(unknown)
+    assert "–" in page.domains(unknown, payload(unknown, max_cells=1000)["fields"])
+
+
 def test_inputs_with_different_columns_share_a_table(content):
     reader = Reader(page.inputs(content))
     assert [tag for tag, _ in reader.tags].count("th") == 4

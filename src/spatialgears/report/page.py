@@ -24,8 +24,8 @@ def facts(content: ReportContent) -> str:
         rows.append(("spots", f"{sum(len(slide.coords) for slide in content.slides):,}"))
     if content.domains is not None:
         rows.append(("domains", f"{len(palette.encode(pd.Series(content.domains)).names):,}"))
-    if content.uncertainty is not None and np.isfinite(content.uncertainty).any():
-        rows.append(("median 90% radius", f"{np.nanmedian(content.uncertainty):.2f}"))
+    if content.uncertainty is not None:
+        rows.append(("median 90% radius", _median(content.uncertainty)))
     return "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(name)}</dt></div>" for name, value in rows)
 
 
@@ -126,7 +126,7 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
         dot = f'<i class="dot" style="background:{colors.get(name, palette.OTHERS)}"></i>'
         row = [f"{dot}{escape(name)}", f"{count:,}", f"{count / len(inside):.1%}"]
         if content.uncertainty is not None:
-            row.append(f"{np.nanmedian(np.asarray(content.uncertainty)[inside]):.2f}")
+            row.append(_median(np.asarray(content.uncertainty)[inside]))
         if labels is not None:
             shares = pd.Series(content.obs[labels])[inside].value_counts(normalize=True)
             row.append(f"{escape(str(shares.index[0]))} ({shares.iloc[0]:.0%})" if len(shares) else "–")
@@ -189,6 +189,11 @@ def _cell(value: object) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:,.4g}"
     return escape(str(value))
+
+
+def _median(values: np.ndarray) -> str:
+    finite = values[np.isfinite(values)]
+    return f"{np.median(finite):.2f}" if len(finite) else "–"
 
 
 def _looks_numeric(cell: str) -> bool:
