@@ -1,0 +1,173 @@
+"""What every analysis reads from an AnnData: places, labels, radii and expression, with errors that teach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.spatial import KDTree
+
+from spatialgears.assembly.distances import nearest_cells
+from spatialgears.errors import InputError
+from spatialgears.expression.normalise import log_normalise
+from spatialgears.validate.counts import check_finite, form_of, to_csr, values_of
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+#: Median distance from the centre of a round Gaussian in the plane, in its standard deviations.
+MEDIAN_RADIUS = float(np.sqrt(2 * np.log(2)))
+
+_ADVICE = {
+    "X_gears": "Write the places first: model.reconstruct(cells).to_adata(cells).",
+    "X_gears_slide": "Lay the cells on the slide first: sg.tl.register(cells, slide).",
+}
+
+
+def places(adata: AnnData, key: str, name: str = "adata") -> NDArray[np.float64]:
+    """Finite places (n, 2) of ``obsm[key]``."""
+    if key not in adata.obsm:
+        raise InputError(
+            f"{name} has no obsm[{key!r}]; obsm has {listed(adata.obsm)}.",
+            _ADVICE.get(key, "Name one of these."),
+        )
+    coords = np.array(adata.obsm[key], dtype=np.float64)
+    if coords.ndim != 2 or coords.shape[1] != 2 or len(coords) < 3:
+        raise InputError(f"obsm[{key!r}] of {name} must be (n, 2) with 3 rows or more, found {coords.shape}.")
+    bad = ~np.isfinite(coords).all(axis=1)
+    if bad.any():
+        raise InputError(
+            f"obsm[{key!r}] of {name}: {bad.sum():,} of {len(bad):,} places are not finite.",
+            f"Leave these out, e.g. {adata.obs_names[int(np.argmax(bad))]}.",
+        )
+    return coords
+
+
+def column(adata: AnnData, key: str, name: str = "adata") -> pd.Series:
+    """``obs[key]``, or an error that names the columns there are."""
+    if key not in adata.obs:
+        near = get_close_matches(key, list(map(str, adata.obs.columns)), n=1)
+        raise InputError(
+            f"{name} has no obs column {key!r}; there are {listed(adata.obs.columns)}.",
+            f"Did you mean {near[0]!r}?" if near else "Name one of these.",
+        )
+    return adata.obs[key]
+
+
+def labels(adata: AnnData, key: str, name: str = "adata") -> pd.Categorical:
+    """``obs[key]`` as categories that occur, named by text; missing labels have code -1."""
+    values = column(adata, key, name)
+    if not isinstance(values.dtype, pd.CategoricalDtype):
+        text = values.astype(object)
+        values = text.where(text.isna(), text.astype(str))
+    found = pd.Categorical(values).remove_unused_categories()
+    if not len(found.categories):
+        raise InputError(f"obs[{key!r}] of {name} has no label at all.", "Name another column.")
+    return found.rename_categories([str(category) for category in found.categories])
+
+
+def spreads(adata: AnnData, key: str) -> NDArray[np.float64]:
+    """Standard deviation (n,) of every cell's place along each axis, from its 50% radius ``obs[key]``."""
+    radius = column(adata, key).to_numpy(np.float64)
+    if not (np.isfinite(radius) & (radius >= 0)).all():
+        raise InputError(f"obs[{key!r}] must hold radii, finite and not negative.", _ADVICE["X_gears"])
+    return radius / MEDIAN_RADIUS
+
+
+def gene_columns(
+    adata: AnnData, genes: str | Sequence[str], *, layer: str | None, name: str
+) -> NDArray[np.int64]:
+    """Columns of the named genes in ``X``, a layer or raw."""
+    genes = [genes] if isinstance(genes, str) else list(genes)
+    names = pd.Index(values_of(adata, layer, name)[1].index.astype(str))
+    missing = [gene for gene in genes if gene not in names]
+    if missing or not genes:
+        near = get_close_matches(missing[0], list(names), n=3) if missing else []
+        raise InputError(
+            f"{name} has no gene {listed(missing)}; there are {listed(names)}."
+            if missing
+            else "No gene was named.",
+            f"Did you mean {listed(near)}?" if near else "Name one of these.",
+        )
+    repeated = names[names.duplicated()].intersection(genes)
+    if len(repeated):
+        raise InputError(
+            f"{name} has several genes called {repeated[0]!r}.", "Run adata.var_names_make_unique()."
+        )
+    return names.get_indexer(pd.Index(genes)).astype(np.int64)
+
+
+def gene_names(adata: AnnData, layer: str | None, name: str) -> NDArray[Any]:
+    """Names (G,) of the genes of ``X``, a layer or raw."""
+    return np.asarray(values_of(adata, layer, name)[1].index.astype(str))
+
+
+def expression(
+    adata: AnnData, columns: NDArray[Any] | None = None, *, layer: str | None = None, name: str = "adata"
+) -> tuple[sparse.csr_matrix, bool]:
+    """Values as CSR (n, G), and whether they are raw counts."""
+    values, var = values_of(adata, layer, name)
+    matrix = to_csr(values, np.arange(len(var)) if columns is None else columns)
+    check_finite(matrix, np.asarray(var.index)[slice(None) if columns is None else columns], name)
+    return matrix, form_of(matrix) == "counts"
+
+
+def log_expression(adata: AnnData, *, layer: str | None = None, name: str = "adata") -> sparse.csr_matrix:
+    """Log-normalised expression (n, G): counts are scaled to 10,000 and logged, other values taken as they are."""
+    matrix, raw = expression(adata, layer=layer, name=name)
+    return log_normalise(matrix) if raw else matrix
+
+
+def pitch(coords: NDArray[np.float64]) -> float:
+    """The distance of neighbouring spots: the median distance to the nearest one that lies elsewhere."""
+    distinct = np.unique(coords, axis=0)
+    distance, _ = KDTree(distinct).query(distinct, k=2)
+    return float(np.median(distance[:, 1]))
+
+
+def neighbor_matrix(coords: NDArray[np.float64], k: int) -> sparse.csr_matrix:
+    """(n, n) CSR of ones: the k nearest others of every row."""
+    index, _ = nearest_cells(coords, k)
+    n, k = index.shape
+    return sparse.csr_matrix((np.ones(n * k, np.float32), index.ravel(), np.arange(n + 1) * k), (n, n))
+
+
+def target(adata: AnnData, copy: bool) -> AnnData:
+    """What results are written to."""
+    return (adata.to_memory() if adata.isbacked else adata.copy()) if copy else adata
+
+
+def require(module: str) -> Any:
+    """An optional library, or an error with the command that installs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"This analysis needs the library {module!r}, which cannot be imported ({error}).",
+            'Install it with: pip install "spatialgears[analysis]"',
+        ) from None
+
+
+def listed(names: Iterable[object], most: int = 12) -> str:
+    """Names for an error message, the first dozen of them."""
+    found = [repr(str(name)) for name in names]
+    return (
+        ", ".join(found[:most]) + (f" and {len(found) - most:,} more" if len(found) > most else "")
+    ) or "none"
+
+
+def adjusted(pvalues: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Benjamini-Hochberg adjusted P, of the values that are numbers; same shape."""
+    from scipy.stats import false_discovery_control
+
+    out = np.full(np.shape(pvalues), np.nan)
+    known = np.isfinite(pvalues)
+    if known.any():
+        out[known] = false_discovery_control(np.clip(pvalues[known], 0, 1))
+    return out

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+import spatialgears as sg
+from spatialgears.errors import InputError
+
+
+def test_planted_domains_are_found_named_and_real(planted):
+    planted.obs["island"] = planted.obs["cell_type"].to_numpy()
+    planted.obs.loc[planted.obs_names[:40], "cell_type"] = "type 0"  # 30 of these 40 are of another
+    planted.obs.loc[planted.obs_names[40:60], "cell_type"] = None
+    assert sg.tl.spatial_domains(planted, labels="cell_type", resolution=0.05) is None
+    table = planted.uns["gears_domain"]["table"]
+    assert adjusted_rand_score(planted.obs["gears_domain"], planted.obs["island"]) > 0.97
+    assert len(table) == 4 and set(table["majority"]) == {f"type {i}" for i in range(4)}
+    for name, row in table.iterrows():
+        own = planted.obs["cell_type"][planted.obs["gears_domain"] == name].dropna()
+        assert row["purity"] == pytest.approx((own == row["majority"]).mean())
+        assert row["background"] == pytest.approx(
+            (planted.obs["cell_type"].dropna() == row["majority"]).mean()
+        )
+    assert (table["n_cells"].diff().dropna() <= 0).all() and table["n_cells"].sum() == 600
+    assert not table["noise"].any() and not planted.obs["gears_domain_noise"].any()
+
+
+def test_domains_of_shuffled_places_are_noise(make_planted):
+    wrong = []
+    for seed in range(10):
+        adata = make_planted(400, seed)
+        adata.obsm["X_gears"] = np.random.default_rng(seed).random((400, 2))
+        sg.tl.spatial_domains(adata, resolution=0.5, seed=seed)
+        table = adata.uns["gears_domain"]["table"]
+        assert len(table) > 2  # Leiden divides anything
+        wrong.append(not table["noise"].all())
+    assert np.mean(wrong) <= 0.2  # stated rate: one in twenty layouts has a domain wrongly taken for real
+
+
+def test_only_the_part_without_order_is_noise(planted):
+    rng = np.random.default_rng(0)
+    lost = planted.obs["cell_type"].isin(["type 1", "type 3"]).to_numpy()
+    planted.X = planted.X.toarray()
+    planted.X[lost] = planted.X[rng.permutation(planted.n_obs)[: lost.sum()]]
+    sg.tl.spatial_domains(planted, resolution=0.05)
+    assert (planted.obs["gears_domain_noise"] == lost).mean() > 0.95
+
+
+def test_a_domain_of_average_but_uniform_expression_is_real(planted):
+    """Its mean is that of all cells; that its cells are alike shows in the spread."""
+    rng = np.random.default_rng(0)
+    middle = (planted.obs["cell_type"] == "type 2").to_numpy()
+    planted.obsm["rep"] = np.where(middle[:, None], 0.3, 1.0) * rng.normal(size=(600, 5))
+    sg.tl.spatial_domains(planted, resolution=0.05, use_rep="rep", labels="cell_type")
+    assert not planted.uns["gears_domain"]["table"].set_index("majority").loc["type 2", "noise"]
+
+
+def test_same_seed_same_domains_and_a_copy_leaves_the_input(planted):
+    before = planted.copy()
+    first, second = (sg.tl.spatial_domains(planted, copy=True, seed=3, resolution=1.0) for _ in range(2))
+    assert first.obs.equals(second.obs)
+    assert first.uns["gears_domain"]["table"].equals(second.uns["gears_domain"]["table"])
+    assert planted.obs.equals(before.obs) and not planted.uns
+
+
+def test_result_can_be_written(planted, tmp_path):
+    sg.tl.spatial_domains(planted, labels="cell_type")
+    planted.write_h5ad(tmp_path / "cells.h5ad")
+
+
+def test_errors_name_what_there_is(planted):
+    with pytest.raises(InputError, match="'cell_type'.*\n.*Did you mean 'cell_type'"):
+        sg.tl.spatial_domains(planted, labels="celltype")
+    with pytest.raises(InputError, match="no obsm\\['X_pca'\\]; obsm has 'X_gears'"):
+        sg.tl.spatial_domains(planted, use_rep="X_pca")
+    with pytest.raises(InputError, match="resolution positive"):
+        sg.tl.spatial_domains(planted, resolution=0)
+    planted.obsm["X_gears"][3] = np.nan
+    with pytest.raises(InputError, match="1 of 600 places are not finite"):
+        sg.tl.spatial_domains(planted)
+    del planted.obsm["X_gears"]
+    with pytest.raises(InputError, match="reconstruct"):
+        sg.tl.spatial_domains(planted)
+
+
+def test_a_missing_extra_is_named_with_its_command(planted, monkeypatch):
+    monkeypatch.setitem(sys.modules, "leidenalg", None)
+    with pytest.raises(InputError, match=r'pip install "spatialgears\[analysis\]"'):
+        sg.tl.spatial_domains(planted)
