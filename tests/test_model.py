@@ -57,7 +57,9 @@ def assert_as_before(adata, before):
 
 
 def test_fit_and_reconstruct_leave_inputs_as_they_are(small_config, small_tissue):
-    config = small_config.with_values(["geometry.steps=1", "geometry.refiner_steps=1", "geometry.slide_steps=0"])
+    config = small_config.with_values(
+        ["geometry.steps=1", "geometry.refiner_steps=1", "geometry.slide_steps=0"]
+    )
     slides, cells = [one.copy() for one in small_tissue.slides], small_tissue.cells.copy()
     before = [frozen(one) for one in (*slides, cells)]
     GEARS(config).fit(slides, cells).reconstruct(cells)

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -6,35 +8,102 @@ from spatialgears.geometry.model import GeometryModel
 
 
 @pytest.fixture
-def members(tiny):
-    lead = GeometryModel(10, 6, tiny(refiner_steps=5).geometry)
-    others = [GeometryModel(10, 6, tiny(refiner="none").geometry) for _ in range(2)]
-    return [member.eval() for member in (lead, *others)]
+def make(tiny):
+    """An ensemble of untrained members, of which only the first has a refiner."""
+
+    def make(members=3, refiner="residual"):
+        plain, lead = (tiny(refiner=one, refiner_steps=2).geometry for one in ("none", refiner))
+        torch.manual_seed(1)
+        return Ensemble([GeometryModel(10, 6, plain if i else lead) for i in range(members)]).eval()
+
+    return make
+
+
+def gram(v):
+    return v @ v.mT
+
+
+SAMPLE = {"steps": 3, "sigma_start": 1.0, "seeds": torch.tensor([5, 6, 7])}
 
 
 @torch.no_grad()
-def test_the_mean_does_not_depend_on_the_members_frames(members, mask):
-    x, turn = torch.randn(3, 20, 10), torch.linalg.qr(torch.randn(6, 6))[0]
-    before = Ensemble(members)(x, mask)
-    head = members[1].generate.head[-1]
-    head.weight.copy_(turn.T @ head.weight)
-    head.bias.copy_(turn.T @ head.bias)
-    torch.testing.assert_close(Ensemble(members)(x, mask), before, atol=1e-5, rtol=1e-4)
+def test_order_of_points_does_not_matter(make):
+    ensemble, x = make(), torch.randn(3, 20, 10)
+    order = torch.randperm(20)
+    torch.testing.assert_close(ensemble(x[:, order]), ensemble(x)[:, order], atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_equal_members_are_one_model(members, mask):
+def test_padding_does_not_matter(make, mask):
+    ensemble, x = make(), torch.randn(3, 20, 10)
+    padded = torch.where(mask[..., None], x, 1e3)
+    found = ensemble(padded, mask)
+    assert (found[~mask] == 0).all()
+    for row, size in enumerate(mask.sum(1).tolist()):
+        alone = ensemble(x[row : row + 1, :size])
+        torch.testing.assert_close(gram(found[row : row + 1, :size]), gram(alone), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_padding_does_not_matter_to_samples(make, mask):
+    ensemble, x = make(), torch.randn(3, 20, 10)
+    found = ensemble.sample(x, mask, **SAMPLE)
+    again = ensemble.sample(torch.where(mask[..., None], x, 1e3), mask, **SAMPLE)
+    torch.testing.assert_close(found[mask], again[mask], atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_sets_of_a_batch_do_not_know_each_other(make):
+    ensemble, x = make(), torch.randn(3, 20, 10)
+    one = ensemble.sample(x[1:2], **(SAMPLE | {"seeds": SAMPLE["seeds"][1:2]}))
+    torch.testing.assert_close(ensemble.sample(x, **SAMPLE)[1:2], one, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_the_mean_of_equal_members_is_the_member(make):
+    member = make(1).lead
     x = torch.randn(3, 20, 10)
-    torch.testing.assert_close(Ensemble([members[0]] * 3)(x, mask), members[0](x, mask), atol=1e-5, rtol=1e-4)
+    mean = Ensemble([member, copy.deepcopy(member), copy.deepcopy(member)]).eval()(x)
+    torch.testing.assert_close(gram(mean), gram(member(x)), atol=1e-5, rtol=1e-4)
 
 
-def test_samples_refine_the_mean_and_do_not_depend_on_the_batch(members, mask):
-    ensemble, x, seeds = Ensemble(members), torch.randn(3, 20, 10), torch.tensor([4, 5, 6])
-    options = {"sigma_start": 1.0, "seeds": seeds}
-    with torch.no_grad():
-        assert torch.equal(ensemble.sample(x, mask, steps=0, **options), ensemble(x, mask))
-    together = ensemble.sample(x, mask, steps=2, **options)
-    assert not torch.allclose(together, members[0].sample(x, mask, steps=2, **options), atol=1e-3)
-    for row, size in enumerate([20, 15, 9]):
-        alone = ensemble.sample(x[row : row + 1, :size], steps=2, sigma_start=1.0, seeds=seeds[row : row + 1])
-        torch.testing.assert_close(together[row, :size], alone[0], atol=1e-4, rtol=1e-3)
+@torch.no_grad()
+def test_members_that_differ_by_a_turn_agree(make):
+    """Each member is brought to the first one's frame: a turned copy changes nothing."""
+    member, x = make(1).lead, torch.randn(3, 20, 10)
+    turn = torch.linalg.qr(torch.randn(6, 6)).Q
+
+    class Turned(GeometryModel):
+        def forward(self, x, mask=None):
+            return super().forward(x, mask) @ turn
+
+    turned = copy.deepcopy(member)
+    turned.__class__ = Turned
+    torch.testing.assert_close(Ensemble([member, turned]).eval()(x), member(x), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_different_members_are_turned_before_they_are_averaged(make):
+    ensemble, x = make(3), torch.randn(3, 20, 10)
+    first, *rest = ensemble.bases(x)
+    for base, member in zip(rest, list(ensemble.members)[1:], strict=True):
+        torch.testing.assert_close(gram(base), gram(member(x)), atol=1e-4, rtol=1e-4)
+        assert (base - first).norm() <= (member(x) - first).norm() + 1e-4
+    torch.testing.assert_close(ensemble(x).mean(1), torch.zeros(3, 6), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_no_steps_or_no_refiner_gives_the_mean_itself(make):
+    x = torch.randn(3, 20, 10)
+    ensemble, plain = make(), make(refiner="none")
+    torch.testing.assert_close(ensemble.sample(x, **(SAMPLE | {"steps": 0})), ensemble(x))
+    torch.testing.assert_close(plain.sample(x, **SAMPLE), plain(x))
+
+
+@torch.no_grad()
+def test_samples_follow_their_seeds(make):
+    ensemble, x = make(), torch.randn(3, 20, 10)
+    one = ensemble.sample(x, **SAMPLE)
+    assert torch.equal(one, ensemble.sample(x, **SAMPLE))
+    other = ensemble.sample(x, **(SAMPLE | {"seeds": torch.tensor([5, 6, 8])}))
+    assert torch.equal(one[:2], other[:2]) and not torch.equal(one[2], other[2])
