@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHOWN_GENES, SHOWN_COLUMNS, MOST_CATEGORIES = 24, 12, 60
+SHOWN_GENES, SHOWN_COLUMNS, MOST_CATEGORIES, FEWEST_FOR_DOMAINS = 24, 12, 60, 100
 
 
 def write_summary(
@@ -91,6 +91,7 @@ def report_content(
         obs=_columns(cells.obs) | {"outside the slides' range": placed.outside},
         genes=_expression(cells, genes),
         uncertainty=placed.radius90,
+        domains=_domains(placed, seed=model.config.seed),
         slides=[
             ReportSlide(title, np.asarray(slide.obsm[spatial_key])[:, :2], _expression(slide, genes))
             for title, slide in zip(titles, slides, strict=True)
@@ -160,6 +161,19 @@ def _expression(adata: AnnData, genes: Sequence[str]) -> dict[str, np.ndarray]:
         total = np.maximum(np.asarray(adata.X.sum(axis=1), dtype=np.float64).reshape(-1, 1), 1)
         values = np.log1p(values * (np.median(total) / total))
     return {gene: values[:, i].astype(np.float32) for i, gene in enumerate(genes)}
+
+
+def _domains(placed: Reconstruction, *, seed: int) -> np.ndarray | None:
+    """Spatial domains of the layout, where there are cells enough and Leiden is installed."""
+    if len(placed.coords) < FEWEST_FOR_DOMAINS or find_spec("leidenalg") is None:
+        return None
+    from anndata import AnnData
+
+    from spatialgears.analysis import spatial_domains
+
+    layout = AnnData(obsm={"X_gears": placed.coords})
+    spatial_domains(layout, n_shuffles=0, seed=seed)
+    return layout.obs["gears_domain"].astype(object).to_numpy()
 
 
 def _curves(history: Mapping[str, Sequence[float]]) -> dict[str, dict[str, list[float]]]:
