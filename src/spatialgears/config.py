@@ -105,8 +105,8 @@ class GeometryConfig(_Stage):
     inputs: Literal["expression", "embedding", "both"] = Field(
         "expression", description="what the context encoder sees: weighted expression, the frozen Z, or both"
     )
-    input_dropout: Fraction = 0.2
-    hidden_dropout: Fraction = 0.3
+    input_dropout: Fraction = 0.3
+    hidden_dropout: Fraction = 0.4
     hidden: Annotated[int, Field(ge=0, le=8192)] = Field(512, description="hidden layer before the sets; 0: linear")
     width: Annotated[int, Field(ge=4, le=4096)] = Field(128, description="c, the context dimension")
     heads: Annotated[int, Field(ge=1, le=64)] = 4
@@ -158,11 +158,10 @@ class GeometryConfig(_Stage):
     refiner_steps: Annotated[int, Field(ge=0)] = Field(
         150, description="steps of the refiner alone, after the generator; 0: both are trained jointly"
     )
-    members: Annotated[int, Field(ge=1, le=20)] = Field(2, description="generators trained on all spots, to be averaged")
     crossfit: Annotated[int, Field(ge=0, le=20)] = Field(
-        1,
-        description="further generators that each miss another part of the spots (a fifth, or less): they join the mean, "
-        "and the spots they have missed show the errors to expect",
+        3,
+        description="generators that are each trained without another part of the spots (a tenth, or less), which tells "
+        "when each was best and how far off it is; their mean is used. 0: one generator, trained on all",
     )
     slide_steps: Annotated[int, Field(ge=0)] = Field(
         300, description="with several slides, steps of models that each miss one, for the self-check; 0: none"
@@ -182,6 +181,8 @@ class GeometryConfig(_Stage):
     def _divides(self) -> Self:
         if self.width % self.heads:
             raise ValueError(f"heads must divide width = {self.width}, found {self.heads}")
+        if self.crossfit and self.refiner != "none" and not self.refiner_steps:
+            raise ValueError("crossfit needs refiner_steps > 0 or refiner = none, found joint training")
         return self
 
 
@@ -362,7 +363,7 @@ def _allowed(location: tuple[int | str, ...]) -> str:
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "quick": {"geometry": {"steps": 300, "members": 1, "crossfit": 1, "slide_steps": 0, "refiner_steps": 30}},
+    "quick": {"geometry": {"steps": 500, "crossfit": 1, "slide_steps": 0, "refiner_steps": 50}},
     # The appendix, "Hyperparameters and Reproducibility", value for value. Where the paper is silent (miniset sizes,
     # tau_spatial, weights of the generator's and overlap losses, sigma range) the values are ours, marked "silent".
     "paper": {
@@ -441,7 +442,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "weight_decay": 0.01,  # silent: AdamW's own
             "ema": 0.0,
             "holdout": 0.0,
-            "members": 1,
             "crossfit": 0,
             "slide_steps": 0,
         },

@@ -30,7 +30,6 @@ TINY = {
         "eval_every": 4,
         "holdout": 0.0,
         "refiner_steps": 0,
-        "members": 1,
         "crossfit": 0,
         "slide_steps": 0,
     },

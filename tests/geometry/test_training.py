@@ -139,8 +139,13 @@ def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, ti
     assert all(p.dtype == torch.float32 and torch.isfinite(p).all() for p in fit.model.parameters())
 
 
-def test_members_are_trained_apart_and_those_that_miss_spots_come_last(tissue, tiny):
-    fit = train(tissue, tiny(refiner="none", members=2, crossfit=1, steps=3))
-    first, second, third = (member.context.project[1].weight for member in fit.members)
-    assert not torch.allclose(first, second) and not torch.allclose(first, third)
-    assert fit.folds.models == fit.members[2:] and fit.model is fit.members[0]
+def test_members_are_trained_apart_each_without_other_spots(tissue, tiny):
+    fit = train(tissue, tiny(refiner="none", crossfit=2, steps=3))
+    first, second = (member.context.project[1].weight for member in fit.members)
+    assert not torch.allclose(first, second) and fit.model is fit.members[0]
+    assert fit.folds.models == fit.members and {0, 1} < set(fit.folds.fold.tolist())
+
+
+def test_cross_fitting_is_not_joint_training(tiny):
+    with pytest.raises(ConfigError, match="crossfit"):
+        tiny(crossfit=2, refiner_steps=0)

@@ -35,7 +35,7 @@ from spatialgears.supervision.minisets import MinisetSampler
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-FOLDS = 5  # a cross-fitted model misses one of at least so many random parts of the spots
+FOLDS = 10  # a cross-fitted model misses one of at least so many random parts of the spots
 MOST_SLIDES_CHECKED = 3
 HISTORY_POINTS = 300  # a phase's history holds about this many means over consecutive steps
 
@@ -48,7 +48,7 @@ class GeometryFit:
     ----------
     members
         Models with averaged weights (the best on held-out spots, when there are any), in evaluation mode. The first
-        carries the refiner; those of ``folds`` come last.
+        carries the refiner.
     history
         ``"<phase>/<name>"`` to a list: every weighted loss, ``loss`` and ``lr`` beside ``step``, and
         ``heldout`` (and one per slide) beside ``heldout_step``. Phases are ``joint``, or ``generator`` and
@@ -86,7 +86,7 @@ class Folds:
     Attributes
     ----------
     models
-        Without refiner, in evaluation mode.
+        In evaluation mode.
     fold
         (n_spots,) number of the model that was trained without the spot, or more than there are models.
     """
@@ -141,21 +141,17 @@ def train_geometry(
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
     folds = slide_folds = None
     with owned_rng():
-        minisets = _Minisets([loop.sampler(~heldout)])
         model = loop.new_model(n_features)
-        loop.run(part, part, model, geometry.steps, minisets, score)
-        members = [model]
-        for i in range(1, geometry.members):
-            members.append(loop.new_model(n_features, name=f"member-{i}"))
-            loop.run(f"member-{i}", "generator", members[-1], geometry.steps, minisets, score)
         if geometry.crossfit:
-            folds = loop.crossfit(n_features, ~heldout)
+            folds = loop.crossfit(model, n_features, ~heldout)
+        else:
+            loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
         if geometry.slide_steps and len(slides) > 1:
             slide_folds = loop.without_slides(n_features, ~heldout)
         if two_phases:
             loop.run("refiner", "refiner", model, geometry.refiner_steps, loop.unseen(folds, ~heldout))
         metrics = {} if score is None else score(model)
-    members += folds.models if folds else []
+    members = folds.models if folds else [model]
     heldout_spots = np.flatnonzero(heldout)
     return GeometryFit(members, loop.history, float(model.sigma_data), heldout_spots, metrics, folds, slide_folds)
 
@@ -197,11 +193,11 @@ class _Loop:
     def sampler(self, keep: np.ndarray) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
-    def crossfit(self, n_features: int, keep: np.ndarray) -> Folds:
-        """Models that have each missed another random part of the spots."""
+    def crossfit(self, first: GeometryModel, n_features: int, keep: np.ndarray) -> Folds:
+        """``first`` and others, each trained without another random part of the spots, and followed there."""
         count = self.config.geometry.crossfit
         fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % max(count, FOLDS)
-        models = [self.new_model(n_features, name=f"fold-{i}") for i in range(count)]
+        models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, count))]
         return self._missing("fold", models, fold, keep, self.config.geometry.steps)
 
     def without_slides(self, n_features: int, keep: np.ndarray) -> Folds:
