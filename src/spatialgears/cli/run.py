@@ -1,0 +1,247 @@
+"""``gears run``, ``demo``, ``fit``, ``reconstruct`` and ``report``: from files to places."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spatialgears.cli import options, output
+from spatialgears.cli.progress import ProgressView
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from spatialgears.model import GEARS
+    from spatialgears.reconstruction import Reconstruction
+    from spatialgears.run import RunFolder
+
+SHOWN = ("spearman", "pearson", "stress1", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn")
+
+Out = Annotated[Path, typer.Option("--output", "-o", help="Folder for everything the run makes.")]
+Cells = Annotated[str, typer.Option("--sc", rich_help_panel="Input", help="The cells to place.")]
+ModelFolder = Annotated[Path, typer.Option("--model", "-m", help="Folder of a fitted model.")]
+
+
+def run(
+    st: options.St,
+    sc: Cells,
+    out: Out,
+    layer: options.Layer = None,
+    sc_layer: options.ScLayer = None,
+    st_genes: options.StGenes = None,
+    sc_genes: options.ScGenes = None,
+    coordinates: options.Coordinates = None,
+    spatial_key: options.SpatialKey = "spatial",
+    transpose: options.Transpose = False,
+    normalised: options.Normalised = False,
+    preset: options.Preset = None,
+    config: options.ConfigFile = None,
+    assignments: options.Set = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check, fit, reconstruct, self-check and report, in one folder; run again after a stop and it goes on."""
+    settings = options.load_config(preset, config, assignments)
+    options.check_paths([*st, sc])
+    from spatialgears.run import RunInputs
+    from spatialgears.run import run as run_all
+
+    given: dict[str, Any] = {
+        "layer": layer,
+        "sc_layer": sc_layer,
+        "st_genes": st_genes,
+        "sc_genes": sc_genes,
+        "coordinates": coordinates,
+        "transpose": transpose,
+    }
+
+    def read() -> tuple[list[AnnData], AnnData]:
+        inputs = options.read_inputs(st, sc, **given)
+        assert inputs.cells is not None
+        return inputs.slides, inputs.cells
+
+    command = shlex.join(["gears", *sys.argv[1:]])
+    inputs = RunInputs(st, sc, read, spatial_key, normalised, command, options=given)
+    with ProgressView() as progress:
+        folder = run_all(inputs, out, settings, progress=progress)
+    _tell(folder, as_json=as_json)
+
+
+def demo(
+    out: Out = Path("gears-demo"),
+    cells: Annotated[int, typer.Option("--cells", min=200, help="Cells of the simulated tissue.")] = 2000,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Another tissue.")] = 0,
+    preset: options.Preset = "quick",
+    config: options.ConfigFile = None,
+    assignments: options.Set = None,
+) -> None:
+    """Simulate a tissue, place its cells, and score them against the truth; needs no input."""
+    settings = options.load_config(None if config else preset, config, assignments)
+    from spatialgears.datasets import simulate_tissue
+    from spatialgears.io import read, write_h5ad
+
+    data = out / f"data-{cells}-{seed}"
+    st, sc, truth = [data / "st_1.h5ad", data / "st_2.h5ad"], data / "sc.h5ad", data / "truth.h5ad"
+    if not truth.exists():
+        tissue = simulate_tissue(n_cells=cells, n_sections=2, seed=seed)
+        for path, adata in zip([*st, sc, truth], [*tissue.slides, tissue.cells, tissue.truth], strict=True):
+            write_h5ad(adata, path)
+    from spatialgears.bench.references import knn
+    from spatialgears.metrics import evaluate
+    from spatialgears.run import RunInputs
+    from spatialgears.run import run as run_all
+
+    paths = [str(path) for path in st]
+    command = shlex.join(["gears", "run", *(part for path in paths for part in ("--st", path)), "--sc", str(sc)])
+    inputs = RunInputs(paths, str(sc), lambda: ([read(path) for path in st], read(sc)), command=command)
+    with ProgressView() as progress:
+        folder = run_all(inputs, out / "run", settings, progress=progress)
+    known = read(truth).obsm["spatial"]
+    rows = {
+        "GEARS": evaluate(read(folder.cells).obsm["X_gears"], known),
+        "kNN reference": evaluate(knn([read(path) for path in st], read(sc), seed=seed), known),
+    }
+    output.table(
+        f"Places of {len(known):,} simulated cells against the truth",
+        ["method", *SHOWN],
+        [[name, *(row[key] for key in SHOWN)] for name, row in rows.items()],
+    )
+    _tell(folder, as_json=False)
+
+
+def fit(
+    st: options.St,
+    sc: Cells,
+    model: ModelFolder,
+    layer: options.Layer = None,
+    sc_layer: options.ScLayer = None,
+    st_genes: options.StGenes = None,
+    sc_genes: options.ScGenes = None,
+    coordinates: options.Coordinates = None,
+    spatial_key: options.SpatialKey = "spatial",
+    transpose: options.Transpose = False,
+    normalised: options.Normalised = False,
+    preset: options.Preset = None,
+    config: options.ConfigFile = None,
+    assignments: options.Set = None,
+) -> None:
+    """Fit a model on slides and cells, and save it."""
+    settings = options.load_config(preset, config, assignments)
+    options.check_paths([*st, sc])
+    if model.is_file() or (model.exists() and any(model.iterdir())):
+        raise InputError(f"{model} exists and is not empty.", "Choose another folder with --model.")
+    inputs = options.read_inputs(
+        st,
+        sc,
+        layer=layer,
+        sc_layer=sc_layer,
+        st_genes=st_genes,
+        sc_genes=sc_genes,
+        coordinates=coordinates,
+        transpose=transpose,
+    )
+    from spatialgears.model import GEARS
+
+    assert inputs.cells is not None
+    with ProgressView() as progress:
+        fitted = GEARS(settings).fit(
+            inputs.slides,
+            inputs.cells,
+            spatial_key=spatial_key,
+            normalised=normalised,
+            names=inputs.names,
+            progress=progress,
+        )
+    fitted.save(model)
+    _tell_checks(fitted)
+    typer.echo(f"The model is in {model}")
+
+
+def reconstruct(
+    model: ModelFolder,
+    sc: Cells,
+    out: Annotated[Path, typer.Option("--output", "-o", help="The .h5ad file to write.")],
+    layer: options.Layer = None,
+    sc_genes: options.ScGenes = None,
+    transpose: options.Transpose = False,
+    normalised: options.Normalised = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Print the seconds each step took.")] = False,
+) -> None:
+    """Place cells with a fitted model."""
+    options.check_paths([sc])
+    fitted, cells, placed = _placed(model, sc, layer, sc_genes, transpose=transpose, normalised=normalised)
+    from spatialgears.io import write_h5ad
+
+    write_h5ad(placed.to_adata(cells, copy=True), out)
+    typer.echo(placed.status)
+    if profile:
+        output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})
+    _tell_checks(fitted)
+    typer.echo(f"The cells with their places are in {out}, obsm['X_gears']")
+
+
+def report(
+    model: ModelFolder,
+    sc: Cells,
+    out: Annotated[Path, typer.Option("--output", "-o", help="The .html file to write.")],
+    st: Annotated[list[str] | None, typer.Option("--st", help="Slides to draw beside the cells.")] = None,
+    layer: options.Layer = None,
+    sc_genes: options.ScGenes = None,
+    spatial_key: options.SpatialKey = "spatial",
+    transpose: options.Transpose = False,
+    normalised: options.Normalised = False,
+) -> None:
+    """Write the report of a fitted model and the cells it places."""
+    slides = st or []
+    options.check_paths([*slides, sc])
+    from spatialgears.io import read
+    from spatialgears.summary import write_summary
+
+    fitted, cells, placed = _placed(model, sc, layer, sc_genes, transpose=transpose, normalised=normalised)
+    written = write_summary(
+        out,
+        fitted,
+        placed,
+        cells=cells,
+        slides=[read(path, layer=layer) for path in slides],
+        names=slides,
+        spatial_key=spatial_key,
+        command=shlex.join(["gears", *sys.argv[1:]]),
+    )
+    if not written:
+        raise InputError("The report needs plotly.", "Install it with: pip install 'spatialgears[report]'")
+    typer.echo(f"The report is {out}")
+
+
+def _placed(
+    folder: Path, sc: str, layer: str | None, genes: str | None, *, transpose: bool, normalised: bool
+) -> tuple[GEARS, AnnData, Reconstruction]:
+    from spatialgears.io import read
+    from spatialgears.model import GEARS
+
+    model = GEARS.load(folder)
+    cells = read(sc, layer=layer, genes=genes, transpose=transpose)
+    with ProgressView() as progress:
+        return model, cells, model.reconstruct(cells, normalised=normalised or None, progress=progress)
+
+
+def _tell_checks(model: GEARS) -> None:
+    for check in model.checks_:
+        typer.echo(f"{check.title}: {check.words}")
+
+
+def _tell(folder: RunFolder, *, as_json: bool) -> None:
+    from spatialgears.model import GEARS
+
+    model = GEARS.load(folder.model)
+    files = {"cells": folder.cells, "model": folder.model, "report": folder.report, "log": folder.log}
+    if as_json:
+        facts: dict[str, Any] = {name: str(path) for name, path in files.items() if path.exists()}
+        output.emit_json(facts | {"self_check": [check.to_dict() for check in model.checks_]})
+        return
+    _tell_checks(model)
+    output.lines("Written", {name: str(path) for name, path in files.items() if path.exists()})
