@@ -45,6 +45,9 @@ class ExpressionConfig(_Stage):
     )
     cell_thin_min: Fraction = Field(0.7, description="cells are thinned by a factor drawn from [cell_thin_min, 1]")
     # the shared encoder
+    embedding: Literal["auto", "encoder", "reference"] = Field(
+        "auto", description="which embedding is used: what places held-out spots better, or always the one named"
+    )
     encoder_genes: Count = Field(3000, description="largest size of the encoder's own gene panel")
     hidden: tuple[Count, ...] = (512, 256)
     embed_dim: Count = 64
@@ -65,15 +68,15 @@ class ExpressionConfig(_Stage):
     discriminator_hidden: Count = 512
     discriminator_dropout: Fraction = 0.1
     grl_max: Weight = 1.0
-    grl_warmup_epochs: Annotated[int, Field(ge=0)] = 50
-    grl_ramp_epochs: Count = 200
+    grl_warmup_epochs: Annotated[int, Field(ge=0)] = 20
+    grl_ramp_epochs: Count = 80
     mmd: Weight = 20.0
     coral: Weight = 1.0
     local_alignment: Weight = 4.0
     # training
-    epochs: Count = 2000
+    epochs: Count = 200
     lr: Annotated[float, Field(gt=0, le=1)] = 1e-4
-    batch_size: Annotated[int, Field(ge=4, le=65536)] = 32
+    batch_size: Annotated[int, Field(ge=4, le=65536)] = 256
     probe_k: Count = 20
     probe_margin: Fraction = 0.08
 
@@ -376,6 +379,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "target_sum": 1e4,  # silent
             "standardise": False,
             "thinning": False,
+            "embedding": "encoder",
+            "encoder_genes": 10_000_000,
             "hidden": (512, 256),
             "embed_dim": 128,
             "residual": False,

@@ -157,8 +157,8 @@ def build_panel(
 def typical_depth(counts: Matrix) -> float:
     """The median depth of the profiles that are not empty.
 
-    Scaling shallow profiles to a library much larger than their own makes log1p all but binary: a single count of
-    200 becomes 4.0 at a target of 10,000, and ten counts 6.2. At the typical depth they become 0.7 and 2.4.
+    Scaling shallow profiles to a library much larger than their own makes log1p all but binary: a single count
+    of 200 becomes 4.0 at a target of 10,000, and ten counts 6.2. At the typical depth they become 0.7 and 2.4.
     """
     depth = np.asarray(counts.sum(1), dtype=np.float64).ravel()
     return float(np.median(depth[depth > 0])) if (depth > 0).any() else 1e4

@@ -19,6 +19,7 @@ from spatialgears.config import ExpressionConfig
 from spatialgears.engine import child_seed
 from spatialgears.expression.normalise import Matrix, Standardiser, dense, log_normalise
 from spatialgears.expression.panel import Panel
+from spatialgears.expression.thinning import thin
 
 logger = logging.getLogger(__name__)
 
@@ -27,26 +28,16 @@ BANK_BYTES = 256 * 2**20
 MAX_VIEWS, MIN_VIEWS = 48, 4
 
 
-def thin(counts: np.ndarray, keep: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Binomial(counts, keep), element by element, as float32.
-
-    The first reads of every entry are kept or not one by one, which is several times faster than numpy's
-    binomial on the small counts that make up expression data.
-    """
-    out = np.zeros(len(counts), dtype=np.float32)
-    for read in range(8):
-        entries = np.flatnonzero(counts > read)
-        out[entries] += rng.random(len(entries), dtype=np.float32) < keep[entries]
-    entries = np.flatnonzero(counts > 8)
-    out[entries] += rng.binomial(counts[entries] - 8, keep[entries])
-    return out
+def _seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**62, (), generator=generator))
 
 
 class Views:
     """Views of the profiles of several groups (slides, or batches of cells), concatenated.
 
     A view is thinned, log-normalised, standardised with its group's statistics over views, weighted by gene.
-    :class:`SpotViews` and :class:`CellViews` say how much of each profile is kept.
+    :class:`SpotViews` and :class:`CellViews` say how much of each profile is kept; ``disjoint`` views keep at
+    most half of it, so that two of them need not share a read.
     """
 
     def __init__(
@@ -58,8 +49,9 @@ class Views:
         seed: int,
         raw: bool = True,
         bank_bytes: int = BANK_BYTES,
+        disjoint: bool = False,
     ) -> None:
-        self.config, self.raw, self.thins = config, raw, config.thinning and raw
+        self.config, self.raw, self.thins, self.disjoint = config, raw, config.thinning and raw, disjoint
         self.counts = sp.csr_matrix(sp.vstack([sp.csr_matrix(x) for x in groups]))
         self.depths = np.asarray(self.counts.sum(1, dtype=np.float64)).ravel()
         self.n_genes, self.target = len(panel), panel.target
@@ -78,7 +70,7 @@ class Views:
             for g, rows in enumerate(self.rows):
                 self.bank[:, rows].sub_(self.mean[g]).mul_(self.scale[g])
 
-    def draw(self, index: Tensor, generator: torch.Generator, *, augment: bool = False) -> Tensor:
+    def draw(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """A fresh random view of each profile.
 
         Parameters
@@ -87,28 +79,46 @@ class Views:
             Profiles (...,), long.
         generator
             Decides the views; nothing else does.
-        augment
-            Add the paper's gene dropout, scale jitter and noise (section 3.1) to the thinned view. Where
-            there is no thinning these alone make the view, whatever ``augment`` says.
 
         Returns
         -------
-        (..., G) float32.
+        (..., G) float32: thinned, or where counts cannot be thinned, with the paper's augmentations.
         """
         if self.bank is not None:
-            x = self.bank[torch.randint(len(self.bank), index.shape, generator=generator), index]
-            return (
-                self._standardised(self._augmented(self._log_values(x, index), generator), index)
-                if augment
-                else x
-            )
+            return self.bank[torch.randint(len(self.bank), index.shape, generator=generator), index]
         rows = index.flatten().numpy()
         if self.thins:
-            thinned = self._thinned(rows, int(torch.randint(2**62, (), generator=generator)))
-            x = dense(thinned).view(*index.shape, self.n_genes)
-            return self._standardised(self._augmented(x, generator) if augment else x, index)
-        x = dense(self._normalised(self.counts[rows])).view(*index.shape, self.n_genes)
-        return self._standardised(self._augmented(x, generator), index)
+            return self._standardised(self._thinned(rows, _seed(generator)), index)
+        return self._standardised(
+            self._augmented(dense(self._normalised(self.counts[rows])), generator), index
+        )
+
+    def draw_pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Two views of each profile (section 3.1), sharing no read if these are ``disjoint`` views.
+
+        Given the rates of its genes, the two parts of a split count profile are independent: what they agree
+        on is signal. Views that share reads agree on the noise of those reads as well. The paper's gene
+        dropout, scale jitter and noise are added where counts are not thinned, or if ``augment_thinned``.
+
+        Parameters
+        ----------
+        index
+            Profiles (n,), long.
+        generator
+            Decides the views; nothing else does.
+        """
+        rows = index.numpy()
+        if not self.thins:
+            x = dense(self._normalised(self.counts[rows]))
+            pair = [self._augmented(x, generator), self._augmented(x, generator)]
+        elif self.disjoint:
+            pair = [dense(x) for x in self._split(rows, _seed(generator))]
+        else:
+            pair = [dense(self._thinned(rows, _seed(generator))) for _ in range(2)]
+        if self.thins and self.config.augment_thinned:
+            pair = [self._augmented(x, generator) for x in pair]
+        first, second = (self._standardised(x, index) for x in pair)
+        return first, second
 
     def clean(self) -> Tensor:
         """The profiles as measured (n, G): not thinned, standardised with their own statistics, weighted."""
@@ -122,11 +132,23 @@ class Views:
         """The share of counts kept in a view of profiles of these depths (n,)."""
         raise NotImplementedError
 
+    def _shares(self, rows: np.ndarray | slice, rng: np.random.Generator) -> np.ndarray:
+        keep = self._keep(self.depths[rows], rng)
+        return np.minimum(keep, 0.5) if self.disjoint else keep
+
     def _thinned(self, rows: np.ndarray | slice, seed: int) -> Matrix:
         rng = np.random.default_rng(seed)
         x = self.counts[rows]
-        keep = np.repeat(self._keep(self.depths[rows], rng), np.diff(x.indptr))  # (nnz,)
-        data = thin(x.data.astype(np.int64), keep.astype(np.float32), rng)
+        return self._kept(x, thin(x.data, np.repeat(self._shares(rows, rng), np.diff(x.indptr)), rng))
+
+    def _split(self, rows: np.ndarray, seed: int) -> tuple[Matrix, Matrix]:
+        rng = np.random.default_rng(seed)
+        x = self.counts[rows]
+        keep = np.repeat(self._shares(rows, rng), np.diff(x.indptr))  # (nnz,), at most half
+        first = thin(x.data, keep, rng)
+        return self._kept(x, first), self._kept(x, thin(x.data - first, keep / (1 - keep), rng))
+
+    def _kept(self, x: sp.csr_matrix, data: np.ndarray) -> Matrix:
         return log_normalise(sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape), self.target)
 
     def _fill_bank(self, n_views: int, seed: int) -> Tensor:
@@ -150,13 +172,9 @@ class Views:
     def _normalised(self, x: Matrix) -> Matrix:
         return log_normalise(x, self.target) if self.raw else x.astype(np.float32)
 
-    def _standardised(self, x: Tensor, index: Tensor) -> Tensor:
-        group = self.group[index]
-        return x.sub(self.mean[group]).mul_(self.scale[group])
-
-    def _log_values(self, x: Tensor, index: Tensor) -> Tensor:
-        group = self.group[index]
-        return x.div(self.scale[group]).add_(self.mean[group])
+    def _standardised(self, x: Matrix, index: Tensor) -> Tensor:
+        group = self.group[index]  # (...,)
+        return dense(x).view(*index.shape, self.n_genes).sub(self.mean[group]).mul_(self.scale[group])
 
     def _augmented(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """The paper's views (section 3.1, appendix): gene dropout, multiplicative scale jitter, noise.
@@ -195,6 +213,8 @@ class SpotViews(Views):
         are made with the paper's augmentations.
     bank_bytes
         Memory for precomputed views; data too large for it are thinned as they are drawn.
+    disjoint
+        Keep at most half of a profile, for pairs of views that share no read.
     """
 
     def __init__(
@@ -207,6 +227,7 @@ class SpotViews(Views):
         seed: int,
         raw: bool = True,
         bank_bytes: int = BANK_BYTES,
+        disjoint: bool = False,
     ) -> None:
         self.cell_depths = np.asarray(depths, dtype=np.float64)
         self.cell_depths = self.cell_depths[self.cell_depths > 0]
@@ -215,7 +236,9 @@ class SpotViews(Views):
                 "the slides hold normalised values, not counts: spots cannot be thinned to cell depth; "
                 "views use gene dropout, scale jitter and noise instead. Raw counts give better places."
             )
-        super().__init__(slides, panel, config=config, seed=seed, raw=raw, bank_bytes=bank_bytes)
+        super().__init__(
+            slides, panel, config=config, seed=seed, raw=raw, bank_bytes=bank_bytes, disjoint=disjoint
+        )
 
     @property
     def n_spots(self) -> int:
@@ -223,10 +246,9 @@ class SpotViews(Views):
         return self.counts.shape[0]
 
     def _keep(self, depths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        target = rng.choice(self.cell_depths, len(depths))
-        return np.minimum(target / np.maximum(depths, 1), 1) * rng.uniform(
-            self.config.thin_min, 1, len(depths)
-        )
+        keep = np.minimum(rng.choice(self.cell_depths, len(depths)) / np.maximum(depths, 1), 1)
+        least = np.minimum(self.config.thin_min / np.maximum(keep, 1e-12), 1)
+        return keep * rng.uniform(least, 1)
 
 
 class CellViews(Views):

@@ -1,0 +1,44 @@
+"""Gradient-reversal adversaries that make domains, slides and batches hard to tell apart (section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: float) -> Tensor:
+        ctx.alpha = alpha
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return -ctx.alpha * grads[0], None
+
+
+def reverse_gradient(x: Tensor, alpha: float) -> Tensor:
+    """``x`` itself, whose gradient is multiplied by ``-alpha`` on the way back."""
+    return _Reversal.apply(x, alpha)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def grl_coefficient(epoch: float, *, warmup: int, ramp: int, maximum: float) -> float:
+    """alpha_GRL: 0 during the warm-up, then up to ``maximum`` along a straight ramp (appendix, Stage A)."""
+    return maximum * min(max((epoch - warmup) / ramp, 0.0), 1.0)
+
+
+class Discriminator(nn.Module):
+    """D_eta: which of ``n_classes`` domains, slides or batches an embedding comes from (two-layer MLP)."""
+
+    def __init__(self, embed_dim: int, n_classes: int, *, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(embed_dim, hidden), nn.SiLU(), nn.Dropout(dropout), nn.Linear(hidden, n_classes)
+        )
+
+    def forward(self, z: Tensor, labels: Tensor, alpha: float) -> Tensor:
+        """Cross-entropy L_adv of ``labels`` (n,); the encoder behind ``z`` (n, h) is trained to raise it."""
+        logits = self.net(reverse_gradient(z, alpha))
+        return nn.functional.cross_entropy(logits, labels)

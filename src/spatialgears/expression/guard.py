@@ -1,0 +1,140 @@
+"""A guard that tells the truth: does the trained embedding keep place better than the simple reference?
+
+An embedding can be perfectly mixed and empty. Held-out spots, thinned to the depth of cells, are placed by their
+nearest neighbours in each embedding; the one that places them better is used. Coordinates enter stage A only here, as a
+yardstick, and as the weights of genes and components: never as a target of training.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spatialgears.engine import numpy_rng
+from spatialgears.expression.encoder import Encoder
+from spatialgears.expression.reference import knn_places
+from spatialgears.metrics import spearman
+
+logger = logging.getLogger(__name__)
+
+#: Spots whose distances are compared on one slide, folds of the cross-validation, and spots in a tile held out as one.
+MAX_SPOTS, N_FOLDS, TILE = 1000, 5, 16
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How well held-out spots are placed by neighbours in the trained embedding and in the reference.
+
+    Attributes
+    ----------
+    encoder, reference
+        Scores by ``"spots"`` (tiles of each slide held out) and, with several slides, ``"slides"`` (each slide placed
+        from the others): Spearman correlation of predicted with true distances, mean over slides.
+    choice
+        The embedding to use: the one better over slides, or over spots if there is one slide.
+    forced
+        Whether the configuration decided.
+    """
+
+    encoder: dict[str, float]
+    reference: dict[str, float]
+    choice: Literal["encoder", "reference"]
+    forced: bool = False
+
+
+def run_guard(
+    encoder: Encoder,
+    reference: Encoder,
+    *,
+    known: Sequence[Tensor],
+    queries: Sequence[Tensor],
+    coords: Sequence[np.ndarray],
+    seed: int,
+    force: Literal["auto", "encoder", "reference"] = "auto",
+) -> Guard:
+    """Score both embeddings on held-out spots and choose.
+
+    Parameters
+    ----------
+    encoder, reference
+        The embeddings to compare.
+    known
+        Weighted expression (n_i, G) of every slide's spots, as measured.
+    queries
+        The same spots as cells would show them: thinned.
+    coords
+        (n_i, 2) their canonical places.
+    seed
+        Decides the tiles held out together.
+    force
+        Use this embedding whatever the scores.
+    """
+    scores = [
+        held_out_scores([e.embed(x) for x in known], [e.embed(x) for x in queries], coords, seed=seed)
+        for e in (encoder, reference)
+    ]
+    over = "slides" if "slides" in scores[0] else "spots"
+    better: Literal["encoder", "reference"] = "encoder" if scores[0][over] >= scores[1][over] else "reference"
+    guard = Guard(scores[0], scores[1], better if force == "auto" else force, forced=force != "auto")
+    logger.info(
+        "held-out %s placed by neighbours: Spearman %.3f in the trained embedding, %.3f in the reference; using the %s%s",
+        over, scores[0][over], scores[1][over], guard.choice, " (forced)" if guard.forced else "",
+    )  # fmt: skip
+    return guard
+
+
+def held_out_scores(
+    known: Sequence[Tensor], queries: Sequence[Tensor], coords: Sequence[np.ndarray], *, seed: int
+) -> dict[str, float]:
+    """Spearman correlation of distances of held-out spots, over ``spots`` and, with several slides, ``slides``.
+
+    Parameters
+    ----------
+    known, queries
+        Embedded spots (n_i, h) of every slide, as measured and thinned.
+    coords
+        (n_i, 2) their places.
+    seed
+        Decides the tiles held out together.
+    """
+    scores = {
+        "spots": np.mean([_over_spots(*slide, seed) for slide in zip(known, queries, coords, strict=True)])
+    }
+    if len(known) > 1:
+        over_slides = []
+        for i, query in enumerate(queries):
+            others = [j for j in range(len(known)) if j != i]
+            places = knn_places([known[j] for j in others], [coords[j] for j in others], query)
+            over_slides.append(_score(places, coords[i], seed))
+        scores["slides"] = np.mean(over_slides)
+    return {name: float(value) for name, value in scores.items()}
+
+
+def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int) -> float:
+    """Every spot placed from the other folds; whole tiles are held out, so its neighbours are missing too."""
+    fold = tile_folds(coords, seed=seed)
+    places = np.empty(coords.shape)
+    for i in np.unique(fold):
+        held = fold == i
+        places[held] = knn_places([known[~held]], [coords[~held]], query[held])
+    return _score(places, coords, seed)
+
+
+def tile_folds(coords: np.ndarray, *, seed: int) -> np.ndarray:
+    """Folds (n,) of spots; square tiles of about 16 spots belong to one fold."""
+    low, high = coords.min(0), coords.max(0)
+    side = np.sqrt(np.prod(np.maximum(high - low, 1e-9)) * TILE / len(coords))
+    column, row = np.floor((coords - low) / side).astype(np.int64).T
+    _, tile = np.unique(column * (row.max() + 1) + row, return_inverse=True)
+    return numpy_rng(seed, "tiles").permutation(tile.max() + 1)[tile] % N_FOLDS
+
+
+def _score(places: np.ndarray, coords: np.ndarray, seed: int) -> float:
+    rows = numpy_rng(seed, "scored spots").permutation(len(coords))[:MAX_SPOTS]
+    return spearman(places[rows], coords[rows])

@@ -1,0 +1,68 @@
+"""The simple reference: nearest spots on principal components of spatially weighted, standardised genes.
+
+Any encoder must beat it, and the benchmark shows it beside every method. Every slide predicts places in its own
+frame; as all predict the same cells, the layouts are then turned onto the first by Procrustes and averaged, so no
+common pose of the slides is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from sklearn.utils.extmath import randomized_svd
+from torch import Tensor
+
+from spatialgears.expression.encoder import Encoder
+
+N_COMPONENTS, N_NEIGHBORS = 30, 5
+CHUNK = 4096
+
+
+def reference_encoder(spots: Tensor, *, n_components: int = N_COMPONENTS, seed: int = 0) -> Encoder:
+    """Principal components of the spots' weighted expression (n, G), as a linear encoder."""
+    n_components = min(n_components, *spots.shape)
+    _, _, right = randomized_svd(spots.numpy(), n_components, n_iter=4, random_state=seed % 2**32)
+    loadings = torch.from_numpy(np.ascontiguousarray(right.T, dtype=np.float32))
+    return Encoder(spots.shape[1], n_components, hidden=None, start=loadings).freeze()
+
+
+def nearest_mean(known: Tensor, values: Tensor, query: Tensor, *, k: int = N_NEIGHBORS) -> Tensor:
+    """Mean of ``values`` (n, d) over the k ``known`` (n, h) nearest to each ``query`` (m, h) by cosine."""
+    known = torch.nn.functional.normalize(known, dim=1)
+    parts = []
+    for part in torch.nn.functional.normalize(query, dim=1).split(CHUNK):
+        nearest = (part @ known.T).topk(min(k, len(known)), dim=1).indices  # (chunk, k)
+        parts.append(values[nearest].mean(1))
+    return torch.cat(parts)
+
+
+def knn_places(
+    known: Sequence[Tensor], coords: Sequence[np.ndarray], query: Tensor, *, k: int = N_NEIGHBORS
+) -> np.ndarray:
+    """Places (m, 2) of the profiles ``query`` (m, h) from the spots nearest in an embedding.
+
+    Parameters
+    ----------
+    known
+        Embedded spots (n_i, h) of every slide.
+    coords
+        Their canonical places (n_i, 2).
+    query
+        Embedded profiles (m, h).
+    k
+        Neighbours taken from each slide.
+    """
+    layouts = [
+        nearest_mean(z, torch.from_numpy(np.asarray(xy)), query, k=k).numpy()
+        for z, xy in zip(known, coords, strict=True)
+    ]
+    first, others = layouts[0], layouts[1:]
+    centre = first.mean(0)
+    turned = [first]
+    for layout in others:
+        layout = layout - layout.mean(0)
+        u, _, vt = np.linalg.svd(layout.T @ (first - centre))
+        turned.append(layout @ u @ vt + centre)
+    return np.mean(turned, axis=0)

@@ -1,0 +1,261 @@
+"""Training stage A on Lightning Fabric (section 3.1 and appendix), then freezing it and asking the guard.
+
+Batches, views and dropout of a step are functions of (seed, step) alone, so a run that was interrupted goes on from its
+checkpoint bit for bit as if it had not been.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spatialgears.config import Config, ExpressionConfig
+from spatialgears.engine import (
+    Progress,
+    check_finite,
+    child_seed,
+    load_state,
+    make_fabric,
+    numpy_rng,
+    owned_rng,
+    restore_training,
+    save_state,
+    silent,
+    torch_rng,
+    training_state,
+)
+from spatialgears.errors import RunError
+from spatialgears.expression.adversary import grl_coefficient
+from spatialgears.expression.encoder import Encoder
+from spatialgears.expression.guard import Guard, run_guard
+from spatialgears.expression.inputs import Inputs, gene_inputs, projected_inputs, random_rows
+from spatialgears.expression.normalise import Matrix
+from spatialgears.expression.objective import Batch, Objective
+from spatialgears.expression.panel import Panel
+from spatialgears.expression.probe import balanced_probe
+from spatialgears.expression.reference import reference_encoder
+from spatialgears.expression.start import noise_whitened, svd_basis
+from spatialgears.expression.views import CellViews, SpotViews
+from spatialgears.metrics import mixing
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+logger = logging.getLogger(__name__)
+
+#: Profiles of each domain that a probe looks at, points kept of each training curve, probes in a training run.
+PROBE_PROFILES, HISTORY_POINTS, N_PROBES = 500, 300, 20
+
+
+@dataclass(frozen=True)
+class EncoderFit:
+    """The embedding that later stages use, and what is known of it.
+
+    Attributes
+    ----------
+    encoder
+        The guard's choice, frozen: the trained encoder, or the reference.
+    guard
+        Both scores on held-out spots and the choice.
+    probe
+        Balanced accuracy of telling spots from cells by neighbours in the trained embedding; 0.5 is a mixture.
+    mixing
+        Neighbour entropy and iLISI of slides and cells, in the chosen embedding.
+    history
+        Every weighted loss beside ``step``, and ``probe`` beside ``probe_step``.
+    """
+
+    encoder: Encoder
+    guard: Guard
+    probe: float
+    mixing: dict[str, float]
+    history: dict[str, list[float]]
+
+    def summary(self) -> dict[str, Any]:
+        """What to write to meta.json and the report."""
+        return {"guard": asdict(self.guard), "probe": self.probe, "mixing": self.mixing}
+
+
+def train_encoder(
+    slides: Sequence[Matrix],
+    cells: Sequence[Matrix],
+    panel: Panel,
+    *,
+    coords: Sequence[np.ndarray],
+    config: Config,
+    seed: int,
+    raw: bool = True,
+    fabric: Fabric | None = None,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+) -> EncoderFit:
+    """Train the shared encoder f_theta, freeze it, and let the guard choose between it and the reference.
+
+    Parameters
+    ----------
+    slides, cells
+        Counts on the panel, (n_i, G): one matrix per slide, and one per batch of cells.
+    panel
+        Genes and weights; of up to ``config.expression.encoder_genes`` genes.
+    coords
+        (n_i, 2) canonical places of each slide's spots: for the weights of components and for the guard.
+    config
+        Its ``expression`` part decides everything here.
+    seed
+        Owns all randomness.
+    raw
+        False if the matrices hold values that are normalised already.
+    fabric
+        The engine; made from the configuration when omitted.
+    checkpoint
+        Folder for a resumable file, written at every probe; none is written when omitted.
+    progress
+        Called after every step as ``progress("encoder", done, total, losses)``.
+    """
+    e = config.expression
+    rng = numpy_rng(seed, "encoder rows")
+    spot_rows, cell_rows = random_rows(slides, rng=rng), random_rows(cells, rng=rng)
+    slides = [x[rows] for x, rows in zip(slides, spot_rows, strict=True)]
+    coords = [np.asarray(xy)[rows] for xy, rows in zip(coords, spot_rows, strict=True)]
+    cells = [x[rows] for x, rows in zip(cells, cell_rows, strict=True)]
+    depths = np.concatenate([np.asarray(x.sum(1)).ravel() for x in cells])
+    common: dict[str, Any] = {"config": e, "seed": seed, "raw": raw, "bank_bytes": 0}
+    spots = SpotViews(slides, depths, panel, **common, disjoint=True)
+    singles = CellViews(cells, panel, **common, disjoint=True)
+    with owned_rng():
+        torch.manual_seed(child_seed(seed, "encoder weights"))
+        encoder, domains = _prepare(spots, singles, e, coords, seed)
+        loop = _Loop(Objective(encoder, (len(slides), len(cells)), e), domains, config, seed)
+        history = loop.run(fabric or make_fabric(config), checkpoint, progress)
+    encoder.freeze()
+    measured = spots.clean()
+    whole = SpotViews(slides, depths, panel, **common)
+    thinned = whole.draw(torch.arange(whole.n_spots), torch_rng(seed, "guard views"))
+    guard = run_guard(
+        encoder,
+        reference_encoder(measured, seed=seed),
+        known=[measured[rows] for rows in spots.rows],
+        queries=[thinned[rows] for rows in spots.rows],
+        coords=coords,
+        seed=seed,
+        force=e.embedding,
+    )
+    chosen = encoder if guard.choice == "encoder" else reference_encoder(measured, seed=seed)
+    clean = torch.cat([measured, singles.clean()])
+    group = torch.cat([spots.group, singles.group + len(slides)]).numpy()
+    return EncoderFit(chosen, guard, loop.probe(encoder), mixing(chosen.embed(clean).numpy(), group), history)
+
+
+def _prepare(
+    spots: SpotViews, cells: CellViews, config: ExpressionConfig, coords: Sequence[np.ndarray], seed: int
+) -> tuple[Encoder, tuple[Inputs, Inputs]]:
+    """An untrained encoder, and what it will see of spots and cells: genes, or components with a linear start."""
+    if not config.residual:
+        return Encoder(spots.n_genes, config.embed_dim, hidden=config.hidden), (gene_inputs(spots), gene_inputs(cells))
+    basis = svd_basis(spots.clean(), cells.clean(), config.basis_dim, seed=child_seed(seed, "basis"))
+    domains = projected_inputs(spots, basis, seed=seed), projected_inputs(cells, basis, seed=child_seed(seed, "cells"))
+    places = coords if config.gene_weights == "moran" else None
+    start = noise_whitened(domains[0], config.embed_dim, coords=places)
+    encoder = Encoder(
+        basis.shape[1],
+        start.projection.shape[1],
+        hidden=config.hidden,
+        basis=basis,
+        start=start.projection,
+        scale=start.scale,
+    )
+    return encoder, domains
+
+
+@dataclass
+class _Loop:
+    """The training loop and what it needs."""
+
+    objective: Objective
+    domains: tuple[Inputs, Inputs]
+    config: Config
+    seed: int
+
+    def run(self, fabric: Fabric, checkpoint: Path | None, progress: Progress) -> dict[str, list[float]]:
+        """Train the encoder in place until a nearest-neighbour probe cannot tell the domains apart, and at most
+        ``epochs`` passes over the spots; the history of every loss."""
+        e = self.config.expression
+        per_epoch = -(-2 * len(self.domains[0].clean) // e.batch_size)
+        steps, every = e.epochs * per_epoch, max(1, e.epochs * per_epoch // N_PROBES)
+        adam = torch.optim.AdamW(self.objective.parameters(), lr=e.lr)
+        wrapped, optimizer = fabric.setup(self.objective, adam)
+        start, history = self._load(checkpoint, adam)
+        wrapped.train()
+        for step in range(start, steps):
+            torch.manual_seed(child_seed(self.seed, "encoder dropout", step))
+            batch = fabric.to_device(self._batch(e.batch_size // 2, torch_rng(self.seed, "encoder batch", step)))
+            epoch = step / per_epoch
+            alpha = grl_coefficient(epoch, warmup=e.grl_warmup_epochs, ramp=e.grl_ramp_epochs, maximum=e.grl_max)
+            losses: dict[str, Tensor] = wrapped(batch, alpha)
+            check_finite(losses, step, "encoder")
+            optimizer.zero_grad()
+            fabric.backward(torch.stack(list(losses.values())).sum())
+            optimizer.step()
+            values = {name: float(value.detach()) for name, value in losses.items()}
+            if (step + 1) % max(1, steps // HISTORY_POINTS) == 0:
+                for name, value in {"step": float(step + 1), **values}.items():
+                    history.setdefault(name, []).append(value)
+            if (step + 1) % every == 0:
+                values["probe"] = self.probe(self.objective.encoder)
+                history.setdefault("probe_step", []).append(step + 1)
+                history.setdefault("probe", []).append(values["probe"])
+                self._save(checkpoint, adam, step + 1, history)
+            progress("encoder", step + 1, steps, values)
+            ramped = epoch >= e.grl_warmup_epochs + e.grl_ramp_epochs
+            if ramped and values.get("probe", 1.0) <= 0.5 + e.probe_margin:
+                logger.info("spots and cells are mixed (probe %.3f) after %d steps", values["probe"], step + 1)
+                break
+        self.objective.eval()
+        return history
+
+    @torch.no_grad()
+    def probe(self, encoder: Encoder) -> float:
+        """Balanced accuracy of telling spots from cells by their neighbours in the embedding."""
+        samples = []
+        for number, domain in enumerate(self.domains):
+            index = domain.draw(PROBE_PROFILES, torch_rng(self.seed, "probe", number)).unique()
+            samples.append(encoder(domain.clean[index]) * encoder.scale)
+        return balanced_probe(*samples, k=self.config.expression.probe_k)
+
+    def _batch(self, count: int, generator: torch.Generator) -> Batch:
+        """As many spots as cells, every slide and batch of cells as often as the others."""
+        parts = []
+        for domain in self.domains:
+            index = domain.draw(count, generator)
+            parts.append((*domain.pair(index, generator), domain.clean[index], domain.group[index]))
+        return Batch(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def _identity(self) -> str:
+        sizes = [len(domain.clean) for domain in self.domains]
+        return f"{self.seed} {sizes} {self.config.expression.model_dump_json()}"
+
+    def _save(
+        self, folder: Path | None, optimizer: torch.optim.Optimizer, done: int, history: dict[str, list[float]]
+    ) -> None:
+        if folder is not None:
+            meta = {"identity": self._identity(), "done": done, "history": history}
+            save_state(folder / "encoder.safetensors", training_state(self.objective, optimizer), meta)
+
+    def _load(
+        self, folder: Path | None, optimizer: torch.optim.Optimizer
+    ) -> tuple[int, dict[str, list[float]]]:
+        if folder is None or not (path := folder / "encoder.safetensors").exists():
+            return 0, {}
+        tensors, meta = load_state(path)
+        if meta["identity"] != self._identity():
+            raise RunError(f"{path} belongs to another configuration, seed or data. Delete it and run again.")
+        restore_training(tensors, self.objective, optimizer)
+        logger.info("encoder: going on after %d steps", meta["done"])
+        return int(meta["done"]), meta["history"]
