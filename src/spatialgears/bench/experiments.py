@@ -135,7 +135,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "diagnostics": Experiment(
         "calibration error, multiscale local RMSE and edge ROC on Mouse Atlas",
         _ATLAS,
-        ("default", "kNN, weighted genes", "stem", "tangram", "novosparc", "celery"),
+        ("default", "kNN on weighted PCA", "stem", "tangram", "novosparc", "celery"),
         ("cal_error", "lrmse_10", "lrmse_20", "lrmse_50", "lrmse_100", "edge_auc"),
     ),
     "uncertainty": Experiment(

@@ -206,7 +206,7 @@ def _judge(usage: dict[str, Any], out: Path, task: Task, log: Path) -> tuple[str
 
 def _score(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
     scores = task.score(np.asarray(arrays["coords"], dtype=np.float64))
-    if task.truth is not None and "radius90" in arrays:
+    if task.truth is not None and "radius90" in arrays and np.isfinite(arrays["radius90"]).all():
         error = placement_error(arrays["coords"], task.truth)
         for level in ("50", "90"):
             scores[f"cover{level}"] = float(np.mean(error <= arrays[f"radius{level}"]))

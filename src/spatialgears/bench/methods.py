@@ -125,9 +125,9 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "without standardisation": ("expression.standardise=false",),
     "without neighbourhood loss": ("geometry.nca=0", "geometry.gen_nca=0"),
     "frozen embedding": ("geometry.inputs=embedding",),
-    "patches, mixed": (_PATCHES,),
-    "patches, neighbours only": (_PATCHES, "assembly.patch_context=local"),
-    "patches, uniform weights": (_PATCHES, "assembly.reliability=false"),
+    "mixed patches": (_PATCHES,),
+    "neighbour patches": (_PATCHES, "assembly.patch_context=local"),
+    "uniform patch weights": (_PATCHES, "assembly.reliability=false"),
 }
 
 _REFERENCES = "spatialgears.bench.references:"
@@ -144,7 +144,7 @@ REFERENCES = {
             seeded=False,
         ),
         Method(
-            "kNN, weighted genes",
+            "kNN on weighted PCA",
             "reference",
             f"{_REFERENCES}knn",
             {"weights": "moran"},

@@ -16,12 +16,8 @@ if TYPE_CHECKING:
     from spatialgears.bench.protocols import Task
 
 _DATA, _PEERS, _LIMITS = "Your own data", "Peers", "Limits of each run"
-#: Experiments that fit once and assemble or compare many times, printed by modules of their own.
-_APART = {
-    "patch-size": "assembly:patch_size",
-    "stitching": "assembly:stitching",
-    "embedding": "embedding:embedding",
-}
+#: Experiments on one fitted model, in modules of their own.
+_APART = ("patch-size", "stitching", "embedding")
 
 
 def bench(
@@ -85,7 +81,7 @@ def bench(
         _list()
         return
     if experiment in _APART:
-        _apart(experiment, data=data, out=out, seeds=seeds)
+        _apart(experiment, data=data, simulated=simulated, out=out, preset=(method or ["default"])[0])
         return
     if experiment not in EXPERIMENTS:
         raise InputError(
@@ -169,9 +165,20 @@ def _own_tasks(
     )
 
 
-def _apart(experiment: str, *, data: Path | None, out: Path, seeds: int) -> None:
-    """Experiments on one fitted model, which live in modules of their own."""
-    raise NotImplementedError(experiment)
+def _apart(experiment: str, *, data: Path | None, simulated: bool, out: Path, preset: str) -> None:
+    """Fit once (or take the model fitted before) and show what an experiment makes of it."""
+    from spatialgears.bench import one_model
+    from spatialgears.bench.assembly import as_table
+    from spatialgears.bench.experiments import tasks_of
+    from spatialgears.config import Config
+
+    task = next(iter(tasks_of("diagnostics", root=data, simulated=simulated)(0)))
+    rows, figure = one_model.run(experiment, task, Config.preset(preset), folder=out)
+    text = f"### {experiment}: {task.name}\n\n{as_table(rows)}\n"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{experiment}.md").write_text(text)
+    figure.savefig(out / f"{experiment}.png", dpi=150)
+    typer.echo(text)
 
 
 def _list() -> None:

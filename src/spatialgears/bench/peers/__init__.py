@@ -79,7 +79,7 @@ PEERS = {
         ),
         Peer("stem", "STEM", ("scSTEM", "torch"), "not stated", "pypi.org/project/scSTEM"),
         Peer("celery", "CeLEry", ("CeLEryPy", "torch"), "MIT", "pypi.org/project/CeLEryPy"),
-        Peer("celery_region", "CeLEry, regions", ("CeLEryPy", "torch"), "MIT", "pypi.org/project/CeLEryPy"),
+        Peer("celery_region", "CeLEry regions", ("CeLEryPy", "torch"), "MIT", "pypi.org/project/CeLEryPy"),
         Peer(
             "moscot",
             "moscot",

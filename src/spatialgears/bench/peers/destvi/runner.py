@@ -21,7 +21,7 @@ def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
     scvi.settings.seed = seed
     quiet = {"accelerator": "cpu", "enable_progress_bar": False}
     CondSCVI.setup_anndata(cells, labels_key="type")
-    reference = CondSCVI(cells, weight_obs=False)
+    reference = CondSCVI(cells, weight_obs=False, prior="mog")  # the prior its current tutorial takes
     reference.train(max_epochs=300, **quiet)
     DestVI.setup_anndata(spots)
     model = DestVI.from_rna_model(spots, reference)
