@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pytest
+
+from spatialgears.cli import main
+
+
+@pytest.fixture(scope="module")
+def small_json(small_config, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "small.json"
+    changes = {"geometry": {"steps": 6, "slide_steps": 2}}
+    path.write_text(small_config.with_values(changes).to_json())
+    return path
+
+
+@pytest.fixture
+def inputs(small_files) -> list[str]:
+    return [
+        "--st",
+        f"{small_files}/st_1.h5ad",
+        "--st",
+        f"{small_files}/st_2.h5ad",
+        "--sc",
+        f"{small_files}/sc.h5ad",
+    ]
+
+
+@pytest.fixture
+def gears(capsys):
+    def gears(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([str(one) for one in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return int(left.value.code or 0), out, err
+
+    return gears
+
+
+@pytest.fixture(scope="module")
+def model(small_model, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("fitted") / "model"
+    small_model.save(folder)
+    return folder
+
+
+def test_run_in_a_process_of_its_own(inputs, small_json, tmp_path):
+    """Results on standard output, progress alone on standard error."""
+    command = [
+        sys.executable,
+        "-m",
+        "spatialgears.cli",
+        "run",
+        *inputs,
+        "-o",
+        tmp_path / "out",
+        "--config",
+        small_json,
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert (
+        "Held-out spots of slide 1:" in ended.stdout and str(tmp_path / "out" / "report.html") in ended.stdout
+    )
+    assert "INFO" not in ended.stderr and "geometry fold-0: 6/6" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "INFO" in (tmp_path / "out" / "run.log").read_text()
+    assert ad.read_h5ad(tmp_path / "out" / "cells.h5ad").obsm["X_gears"].shape == (150, 2)
+
+
+def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
+    command = ["run", *inputs, "-o", tmp_path / "out", "--config", small_json]
+    code, out, _ = gears(*command, "--json")
+    facts = json.loads(out)
+    assert code == 0 and Path(facts["cells"]).exists() and Path(facts["report"]).exists()
+    assert facts["self_check"][0]["title"] == "Held-out spots of slide 1"
+    before = (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns
+    code, out, err = gears(*command)
+    assert code == 0 and "geometry" not in err and "Written" in out
+    code, _, err = gears(*command, "--set", "seed=5")
+    assert code == 1 and "seed was 0, now 5" in err and err.count("belongs to another run") == 1
+    code, _, err = gears(*command, "--sc-layer", "X")
+    assert code == 1 and "was read with" in err
+    assert (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns == before
+
+
+def test_fit_then_reconstruct_then_report(gears, inputs, small_json, small_files, tmp_path):
+    code, out, _ = gears("fit", *inputs, "--model", tmp_path / "m", "--config", small_json)
+    assert code == 0 and f"The model is in {tmp_path / 'm'}" in out and "Held-out" in out
+    code, _, err = gears("fit", *inputs, "--model", tmp_path / "m", "--config", small_json)
+    assert code == 2 and "not empty" in err
+    sc = small_files / "sc.h5ad"
+    code, out, _ = gears(
+        "reconstruct", "-m", tmp_path / "m", "--sc", sc, "-o", tmp_path / "c.h5ad", "--profile"
+    )
+    assert code == 0 and "150 cells were placed" in out and "network" in out
+    assert np.isfinite(ad.read_h5ad(tmp_path / "c.h5ad").obsm["X_gears"]).all()
+    page = tmp_path / "r.html"
+    code, out, _ = gears("report", "-m", tmp_path / "m", *inputs, "-o", page)
+    assert code == 0 and str(page) in out and "150 cells were placed" in page.read_text()
+
+
+def test_report_on_a_slide_that_lacks_genes(gears, model, small_files, small_tissue, tmp_path):
+    small_tissue.slides[0][:, ::2].copy().write_h5ad(tmp_path / "half.h5ad")
+    command = ["report", "-m", model, "--sc", small_files / "sc.h5ad", "--st", tmp_path / "half.h5ad"]
+    code, _, err = gears(*command, "-o", tmp_path / "r.html")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--sc", "{sc}", "-o", "{out}"], "--st"),
+        (["run", "--st", "{st}", "--sc", "none.h5ad", "-o", "{out}"], "no file or folder none.h5ad"),
+        (["run", "--st", "{sc}", "--sc", "{sc}", "-o", "{out}"], "expected coordinates"),
+        (
+            ["run", "--st", "{st}", "--sc", "{sc}", "-o", "{out}", "--set", "geometry.stesp=3"],
+            "geometry.stesp",
+        ),
+        (["fit", "--st", "{st}", "--sc", "{sc}", "--model", "{st}"], "Choose another folder"),
+        (["reconstruct", "-m", "{out}", "--sc", "{sc}", "-o", "{out}.h5ad"], "is not a saved model"),
+        (["reconstruct", "-m", "{model}", "--sc", "{few}", "-o", "{out}.h5ad"], "genes are missing"),
+        (["report", "-m", "{out}", "--sc", "{sc}", "-o", "{out}.html"], "is not a saved model"),
+        (["demo", "--cells", "3"], "--cells"),
+    ],
+)
+def test_bad_input_leaves_with_two(gears, model, small_files, small_tissue, tmp_path, arguments, words):
+    small_tissue.cells[:, :5].copy().write_h5ad(tmp_path / "few.h5ad")
+    paths = {"st": small_files / "st_1.h5ad", "sc": small_files / "sc.h5ad", "few": tmp_path / "few.h5ad"}
+    code, out, err = gears(*(one.format(out=tmp_path / "out", model=model, **paths) for one in arguments))
+    assert (code, out) == (2, "") and words in err
+
+
+def test_a_stranger_folder_and_a_damaged_model_leave_with_one(gears, model, inputs, small_json, tmp_path):
+    (tmp_path / "thesis.txt").write_text("words")
+    code, _, err = gears("run", *inputs, "-o", tmp_path, "--config", small_json)
+    assert code == 1 and "thesis.txt" in err and err.count("not a run's folder") == 1
+    damaged = tmp_path / "m"
+    damaged.mkdir()
+    for path in model.iterdir():
+        (damaged / path.name).write_bytes(path.read_bytes()[:100])
+    code, _, err = gears("reconstruct", "-m", damaged, *inputs[-2:], "-o", tmp_path / "c.h5ad")
+    assert code == 1 and "meta.json is damaged" in err and not (tmp_path / "c.h5ad").exists()
+
+
+def test_demo(gears, small_json, tmp_path):
+    command = ["demo", "-o", tmp_path, "--cells", 200, "--config", small_json]
+    code, out, err = gears(*command)
+    assert code == 0, err
+    rows = [line.split("\t") for line in out.splitlines() if "\t" in line]
+    assert [row[0] for row in rows] == ["method", "GEARS", "kNN reference"] and rows[0][1] == "spearman"
+    assert -1 <= float(rows[1][1]) <= 1 and str(tmp_path / "run" / "report.html") in out
+    code, again, err = gears(*command)
+    assert code == 0 and again == out and "geometry" not in err  # nothing is done twice
+    code, _, err = gears(*command, "--seed", 1)
+    assert code == 1 and "belongs to another run" in err  # another tissue is another run
