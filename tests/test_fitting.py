@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from spatialgears.fitting import build_network, fit_model, place_unseen, reference_places, seen_by_network
+from spatialgears.geometry.training import Folds
+from spatialgears.model import GEARS
+from spatialgears.store import StoredModel
+from spatialgears.validate import validate_inputs
+
+RNG = np.random.default_rng(0)
+SLIDES = [RNG.normal(size=(60, 2)), RNG.normal(size=(40, 2))]
+COORDS = torch.from_numpy(np.concatenate(SLIDES)).float()
+
+
+def draw(index, generator):
+    """Features that are the places themselves."""
+    return COORDS[index]
+
+
+def turned(seed: int, shift: float = 0.0):
+    """A perfect model with a frame of its own in five dimensions."""
+    turn = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(seed))).Q[:2]
+    return lambda x: x @ turn + shift
+
+
+def test_perfect_models_place_unseen_spots_exactly():
+    fold = np.arange(100) % 10
+    unseen = place_unseen(Folds([turned(0), turned(1, 3.0)], fold), draw, SLIDES, seed=0)
+    assert set(unseen.spot.tolist()) == set(np.flatnonzero(fold < 2).tolist())
+    torch.testing.assert_close(unseen.places, unseen.truth, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(unseen.truth, COORDS[unseen.spot])
+    assert (unseen.slide == (unseen.spot >= 60)).all() and unseen.error.max() < 1e-3
+    counts = torch.bincount(unseen.spot)
+    assert set(counts[counts > 0].tolist()) == {4}  # views of each
+
+
+def test_the_pose_is_found_without_the_spots_that_are_judged():
+    """A model that errs on the spots it has not seen shows that error in full."""
+    fold = np.arange(100) % 10
+    wrong = torch.from_numpy(fold == 0)
+
+    def model(x):
+        return (
+            x + torch.where(wrong[: x.shape[1]] if x.shape[1] == 60 else wrong[60:], 5.0, 0.0)[None, :, None]
+        )
+
+    unseen = place_unseen(Folds([model], fold), draw, SLIDES, seed=0)
+    torch.testing.assert_close(unseen.error, torch.full_like(unseen.error, 50**0.5), atol=1e-3, rtol=1e-3)
+
+
+def test_slides_nobody_has_seen_are_posed_as_a_whole():
+    fold = np.repeat([0, 1], [60, 40])
+    unseen = place_unseen(Folds([turned(0), turned(1)], fold), draw, SLIDES, seed=0)
+    assert len(unseen.spot) == 4 * 100 and unseen.error.max() < 1e-3
+
+
+class Views:
+    draw = staticmethod(lambda index, generator: torch.cat([COORDS, COORDS**2, COORDS**3], 1)[index])
+
+
+@pytest.mark.parametrize("by_slide", [False, True])
+def test_the_reference_places_unseen_spots_only(by_slide):
+    fold = np.repeat([0, 1], [60, 40]) if by_slide else np.arange(100) % 10
+    places = reference_places(Folds([None, None], fold), Views(), SLIDES, seed=0)
+    judged = fold < 2
+    assert np.isfinite(places[judged]).all() and np.isnan(places[~judged]).all()
+    if not by_slide:
+        error = np.linalg.norm(places[judged] - COORDS.numpy()[judged], axis=1)
+        assert np.median(error) < 0.7 * np.median(np.linalg.norm(COORDS.numpy()[judged], axis=1))
+
+
+def test_only_the_first_member_has_a_refiner(small_config):
+    network = build_network(7, 3, small_config)
+    assert [hasattr(member, "denoiser") for member in network.members] == [True, False, False]
+
+
+def test_what_the_network_sees(small_config):
+    class Embedding:
+        embed = staticmethod(lambda x: x[..., :2] * 10)
+
+    x = torch.randn(3, 5)
+    assert torch.equal(seen_by_network(x, None, small_config), x)
+    both, alone = (small_config.with_values([f"geometry.inputs={one}"]) for one in ("both", "embedding"))
+    assert seen_by_network(x, Embedding(), both).shape == (3, 7)
+    assert torch.equal(seen_by_network(x, Embedding(), alone), x[:, :2] * 10)
+
+
+def test_no_training_data_is_kept_but_a_sample_of_views(small_model, small_tissue):
+    fitted = small_model._fitted
+    assert [len(slide.coords) for slide in fitted.slides] == [slide.n_obs for slide in small_tissue.slides]
+    slide, adata = fitted.slides[0], small_tissue.slides[0]
+    back = slide.coords * slide.frame.scale + slide.frame.centre
+    np.testing.assert_allclose(back, adata.obsm["spatial"], rtol=1e-6, atol=1e-6)
+    assert fitted.meta()["members"] == 2 and fitted.network.training is False
+
+
+def test_restored_is_what_was_fitted(small_model):
+    fitted = small_model._fitted
+    stored = StoredModel(small_model.config, fitted.tensors(), fitted.panel.genes, fitted.meta())
+    again = type(fitted).restore(stored)
+    for name, value in fitted.tensors().items():
+        assert torch.equal(again.tensors()[name], value), name
+    assert json.dumps(again.meta()) == json.dumps(fitted.meta())
+
+
+def test_missing_genes_are_taken_as_average(small_model, small_tissue):
+    fitted = small_model._fitted
+    counts = small_tissue.cells[:, list(fitted.panel.genes)].X
+    missing = np.arange(len(fitted.panel.genes)) == 4
+    found = fitted.features(counts, small_model.config, missing=missing)
+    whole = fitted.features(counts, small_model.config, missing=np.zeros_like(missing))
+    assert (found[:, 4] == 0).all() and not (whole[:, 4] == 0).all()
+    np.testing.assert_array_equal(found[:, ~missing], whole[:, ~missing])
+
+
+def test_empty_spots_and_cells_do_not_take_part(small_config, small_tissue):
+    config = small_config.with_values(
+        {"geometry": {"steps": 1, "refiner_steps": 1, "slide_steps": 0, "crossfit": 1}}
+    )
+    slide, cells = small_tissue.slides[0].copy(), small_tissue.cells.copy()
+    for adata, row in ((slide, 3), (cells, 5)):
+        keep = np.ones(adata.n_obs)
+        keep[row] = 0
+        adata.X = sparse.csr_matrix(sparse.diags(keep) @ adata.X)
+    inputs = validate_inputs(slide, cells)
+    assert inputs.empty_spots[0].sum() == 1 and inputs.empty_cells.sum() == 1
+    fitted = fit_model(inputs, config)
+    assert len(fitted.slides[0].coords) == slide.n_obs - 1
+    assert all(
+        torch.isfinite(value).all() for value in fitted.tensors().values() if value.is_floating_point()
+    )
+
+
+def test_values_that_are_not_counts(small_config, small_tissue):
+    config = small_config.with_values(
+        {"geometry": {"steps": 1, "refiner_steps": 1, "slide_steps": 0, "crossfit": 1}}
+    )
+    slide, cells = (one.copy() for one in (small_tissue.slides[0], small_tissue.cells))
+    slide.X, cells.X = slide.X.log1p(), cells.X.log1p()
+    model = GEARS(config).fit(slide, cells, normalised=True)
+    assert np.isfinite(model.reconstruct(cells).coords).all()  # what was said to fit holds here too

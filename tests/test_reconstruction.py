@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+
+import anndata as ad
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.spatial.distance import pdist, squareform
+
+from spatialgears.errors import InputError
+from spatialgears.reconstruction import GRAPH_NEIGHBORS, Reconstruction
+
+
+@pytest.fixture
+def adata() -> ad.AnnData:
+    rng = np.random.default_rng(0)
+    made = ad.AnnData(sparse.csr_matrix(rng.poisson(1.0, (40, 5)).astype(np.float32)))
+    made.obs_names = [f"cell {i}" for i in range(40)]
+    made.obs["cell_type"] = ["neuron", "glia"] * 20
+    made.obsm["spatial"] = rng.normal(size=(40, 2))
+    made.uns["log"] = "kept"
+    return made
+
+
+@pytest.fixture
+def placed(adata) -> Reconstruction:
+    rng = np.random.default_rng(1)
+    return Reconstruction(
+        coords=rng.normal(size=(40, 2)).astype(np.float32),
+        radius50=np.full(40, 0.1, np.float32),
+        radius90=np.linspace(0.2, 0.4, 40, dtype=np.float32),
+        outside=np.arange(40) < 3,
+        samples=np.zeros((0, 40, 2), np.float32),
+        slides=[],
+        obs_names=np.asarray(adata.obs_names, str),
+        status="All 40 cells were placed in one pass.",
+        diagnostics={"stress": np.float32(0.25), "steps": [1, 2], "profile": {"network": 0.1}},
+    )
+
+
+def test_distances_agree_with_each_other(placed):
+    full = squareform(pdist(placed.coords.astype(np.float64)))
+    np.testing.assert_allclose(placed.distance_matrix(), full, rtol=1e-5)
+    np.testing.assert_allclose(placed.distances([[0, 1], [5, 5]]), [full[0, 1], 0], rtol=1e-6)
+    index, distance = placed.nearest(4)
+    np.testing.assert_allclose(distance, np.sort(full, axis=1)[:, 1:5], rtol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(full, index, 1), distance, rtol=1e-5)
+    with pytest.raises(InputError, match="GB"):
+        placed.distance_matrix(memory_gb=1e-9)
+
+
+def test_slots_written(placed, adata):
+    before = adata.copy()
+    assert placed.to_adata(adata) is adata
+    np.testing.assert_array_equal(adata.obsm["X_gears"], placed.coords)
+    np.testing.assert_array_equal(adata.obs["gears_uncertainty"], placed.radius90)
+    np.testing.assert_array_equal(adata.obs["gears_radius50"], placed.radius50)
+    np.testing.assert_array_equal(adata.obs["gears_outside"], placed.outside)
+    assert adata.obs["gears_outside"].dtype == bool
+    assert adata.uns["gears"]["status"] == placed.status and adata.uns["gears"]["version"]
+    assert json.loads(adata.uns["gears"]["diagnostics"])["stress"] == 0.25
+    np.testing.assert_array_equal(adata.obsm["spatial"], before.obsm["spatial"])  # the user's own
+    assert adata.uns["log"] == "kept" and adata.obs["cell_type"].equals(before.obs["cell_type"])
+
+
+def test_truth_is_never_invented(placed, adata):
+    del adata.obsm["spatial"]
+    assert set(placed.to_adata(adata).obsm) == {"X_gears"}
+
+
+def test_a_copy_leaves_the_original_alone(placed, adata):
+    copy = placed.to_adata(adata, copy=True)
+    assert "X_gears" in copy.obsm
+    assert "X_gears" not in adata.obsm and "gears" not in adata.uns and not adata.obsp
+    assert list(adata.obs) == ["cell_type"]
+
+
+def test_the_graph_is_what_its_parameters_say(placed, adata):
+    placed.to_adata(adata)
+    distances, connected = adata.obsp["gears_distances"], adata.obsp["gears_connectivities"]
+    assert (np.diff(distances.indptr) == GRAPH_NEIGHBORS).all() and distances.diagonal().sum() == 0
+    assert (connected != connected.T).nnz == 0 and set(connected.data) == {1.0}
+    assert ((distances > 0).astype(int) - (connected > 0).astype(int)).max() <= 0
+    assert adata.uns["gears"]["params"]["n_neighbors"] == GRAPH_NEIGHBORS
+
+
+def test_cells_in_one_place_stay_neighbours(placed, adata):
+    from dataclasses import replace
+
+    replace(placed, coords=np.zeros((40, 2), np.float32)).to_adata(adata)
+    assert (np.diff(adata.obsp["gears_distances"].indptr) == GRAPH_NEIGHBORS).all()
+    assert (np.diff(adata.obsp["gears_connectivities"].indptr) >= GRAPH_NEIGHBORS).all()
+
+
+def test_scanpy_uses_the_graph(placed, adata):
+    import scanpy as sc
+
+    placed.to_adata(adata)
+    graph = sc.Neighbors(adata, neighbors_key="gears")
+    assert graph.n_neighbors == GRAPH_NEIGHBORS
+    assert (graph.connectivities != adata.obsp["gears_connectivities"]).nnz == 0
+    assert (graph.distances != adata.obsp["gears_distances"]).nnz == 0
+    x = adata.obsm["X_gears"][:, 0]
+    assert sc.metrics.morans_i(adata.obsp["gears_connectivities"], x) > 0.2  # neighbours lie near each other
+
+
+def test_written_to_a_file_and_read_back(placed, adata, tmp_path):
+    placed.to_adata(adata).write_h5ad(tmp_path / "a.h5ad")
+    found = ad.read_h5ad(tmp_path / "a.h5ad")
+    np.testing.assert_array_equal(found.obsm["X_gears"], placed.coords)
+    np.testing.assert_array_equal(found.obs["gears_outside"], placed.outside)
+    assert (found.obsp["gears_distances"] != adata.obsp["gears_distances"]).nnz == 0
+    assert found.uns["gears"]["params"] == adata.uns["gears"]["params"]
+    assert json.loads(found.uns["gears"]["diagnostics"]) == json.loads(adata.uns["gears"]["diagnostics"])
+
+
+def test_backed_cells_are_copied_to_memory(placed, adata, tmp_path):
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    copy = placed.to_adata(backed, copy=True)
+    assert not copy.isbacked and "X_gears" not in backed.obsm
+    backed.file.close()
+
+
+def test_other_cells_are_refused(placed, adata):
+    with pytest.raises(InputError, match="found 10 cells"):
+        placed.to_adata(adata[:10].copy())
+    with pytest.raises(InputError, match="other names"):
+        placed.to_adata(adata[::-1].copy())
+
+
+def test_a_real_result_goes_in_and_out(small_result, small_tissue, tmp_path):
+    written = small_result.to_adata(small_tissue.cells, copy=True)
+    written.write_h5ad(tmp_path / "cells.h5ad")
+    found = ad.read_h5ad(tmp_path / "cells.h5ad")
+    np.testing.assert_array_equal(found.obsm["X_gears"], small_result.coords)
+    assert json.loads(found.uns["gears"]["diagnostics"])["mode"] == "one-shot"
+    assert "X_gears" not in small_tissue.cells.obsm

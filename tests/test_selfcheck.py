@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from spatialgears.model import GEARS
+from spatialgears.selfcheck import SelfCheck, judge, score, warnings
+
+FLAT, SPATIAL = np.full(60, 0.02), np.full(60, 0.5)
+
+
+@pytest.fixture
+def truth():
+    return np.random.default_rng(0).uniform(-1, 1, size=(120, 2))
+
+
+def check(spearman: float, reference: float | None = None) -> SelfCheck:
+    return SelfCheck("t", {"spearman": spearman}, {} if reference is None else {"spearman": reference})
+
+
+def test_levels():
+    assert [judge(value) for value in (0.9, 0.6, 0.3, 0.1, -0.5, float("nan"))] == [
+        "good",
+        "fair",
+        "weak",
+        "none",
+        "none",
+        "none",
+    ]
+
+
+def test_good_places_in_any_pose(truth):
+    turn = np.array([[0.0, 1.0], [1.0, 0.0]])
+    found = score("Held-out spots", truth @ turn + 3, truth)
+    assert found.verdict == "good" and found.words == "Neighbours are right, and so are long distances."
+    assert found.reference == {} and found.model["spearman"] == pytest.approx(1)
+
+
+def test_shuffled_places_have_no_signal(truth):
+    found = score("Held-out spots", np.random.default_rng(1).permutation(truth), truth)
+    assert found.verdict == "none" and "Do not use the places" in found.words
+
+
+def test_outline_only_is_weak(truth):
+    noisy = truth + np.random.default_rng(1).normal(scale=0.75, size=truth.shape)
+    found = score("Held-out spots", noisy, truth)
+    assert found.verdict == "weak" and "only in outline" in found.words
+
+
+def test_neighbours_right_but_not_long_distances(truth):
+    """A strip of tissue that is rolled up until its ends lie side by side."""
+    strip = truth * [3, 0.2]
+    angle, radius = 1.5 * strip[:, 0], 1 + 0.1 * strip[:, 0] + strip[:, 1]
+    rolled = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    found = score("Held-out spots", rolled, strip)
+    assert found.words == "Neighbours are mostly right; long distances are not to be relied on."
+
+
+def test_the_reference_is_told_beside(truth):
+    noisy = truth + np.random.default_rng(1).normal(scale=0.3, size=truth.shape)
+    for predicted, simple, words in (
+        (truth, noisy, "better than"),
+        (noisy, truth, "worse than"),
+        (noisy, noisy, "about as good as"),
+    ):
+        assert f"The model is {words} a simple" in score("t", predicted, truth, reference=simple).words
+
+
+def test_few_spots(truth):
+    assert score("t", truth[:10], truth[:10]).verdict == "good"
+
+
+def test_for_json(truth):
+    found = score("t", truth, truth, reference=truth).to_dict()
+    assert SelfCheck(**found).to_dict() == found
+
+
+def test_nothing_to_warn_of():
+    quiet = {"outside": np.zeros(10, bool), "unfilled": 0.1}
+    assert warnings([check(0.9, 0.91)], morans_i=SPATIAL, **quiet) == []
+    assert warnings([], morans_i=SPATIAL) == []
+
+
+@pytest.mark.parametrize(
+    ("checks", "given", "words"),
+    [
+        ([check(0.9), check(0.05)], {}, "No spatial signal"),
+        ([check(0.9), check(float("nan"))], {}, "No spatial signal"),
+        ([check(0.3)], {}, "Weak self-check: held-out distances correlate only 0.30"),
+        ([check(0.8, 0.9), check(0.8, 0.85)], {}, "reference places held-out spots better"),
+        ([check(0.9)], {"morans_i": FLAT}, "Moran's I of only 0.02"),
+        ([check(0.9)], {"outside": np.arange(10) < 3}, "Strong domain shift: 30% of the cells"),
+        ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
+    ],
+)
+def test_each_situation_is_named(checks, given, words):
+    (found,) = warnings(checks, **({"morans_i": SPATIAL} | given))
+    assert words in found
+
+
+def test_expression_without_places_is_told(small_config, small_tissue):
+    """Spots in random order: expression tells nothing of where they lie."""
+    rng = np.random.default_rng(0)
+    slides = [one.copy() for one in small_tissue.slides]
+    for slide in slides:
+        slide.X = sparse.csr_matrix(slide.X.toarray()[rng.permutation(slide.n_obs)])
+    config = small_config.with_values(["assembly.samples=0"])
+    model = GEARS(config).fit(slides, small_tissue.cells)
+    assert {one.verdict for one in model.checks_ if one.title.startswith("Held-out slide")} <= {
+        "none",
+        "weak",
+    }
+    found = warnings(model.checks_, morans_i=model.panel_.morans_i)
+    assert any("No spatial signal" in one or "Weak self-check" in one for one in found)
+    assert any("Weak spatial signal" in one for one in found)
