@@ -1,4 +1,4 @@
-"""A guard that tells the truth: does the trained embedding keep place better than the simple reference?
+"""A guard that tells the truth: whether the trained embedding keeps place better than the simple reference.
 
 An embedding can be perfectly mixed and empty. Held-out spots, thinned to the depth of cells, are placed by their
 nearest neighbours in each embedding; the one that places them better is used. Coordinates enter stage A only here, as a
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from spatialgears.engine import numpy_rng

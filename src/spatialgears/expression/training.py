@@ -184,8 +184,10 @@ class _Loop:
     seed: int
 
     def run(self, fabric: Fabric, checkpoint: Path | None, progress: Progress) -> dict[str, list[float]]:
-        """Train the encoder in place until a nearest-neighbour probe cannot tell the domains apart, and at most
-        ``epochs`` passes over the spots; the history of every loss."""
+        """Train the encoder in place; the history of every loss.
+
+        It ends when a nearest-neighbour probe cannot tell the domains apart, or after ``epochs`` passes over the spots.
+        """
         e = self.config.expression
         per_epoch = -(-2 * len(self.domains[0].clean) // e.batch_size)
         steps, every = e.epochs * per_epoch, max(1, e.epochs * per_epoch // N_PROBES)
