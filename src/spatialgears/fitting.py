@@ -170,6 +170,7 @@ def fit_model(
     inputs: ValidInputs, config: Config, *, checkpoint: Path | None = None, progress: Progress = silent
 ) -> Fitted:
     """Stages A to C on valid inputs, then what the held-out spots tell."""
+    assert inputs.cells is not None
     seed, raw = config.seed, inputs.kind == "counts"
     kept = [np.flatnonzero(~empty) for empty in inputs.empty_spots]
     spots = [counts[rows] for counts, rows in zip(inputs.slides, kept, strict=True)]

@@ -73,7 +73,7 @@ def test_a_linear_start_is_no_worse_than_the_reference(tiny):
 
 def test_training_stops_at_a_loss_that_is_not_finite(tiny, monkeypatch):
     monkeypatch.setattr(training.Objective, "forward", lambda *_: {"mmd": torch.tensor(torch.nan, requires_grad=True)})
-    with pytest.raises(TrainingError, match="mmd .* step 0"):
+    with pytest.raises(TrainingError, match=r"mmd .* step 0"):
         train(tiny, config_of())
 
 

@@ -1,8 +1,8 @@
 """How far off each cell may be, learnt from spots that the model had not seen when it placed them.
 
-Cells that look alike are placed alike well: the error of a cell is judged by the errors of the held-out spots whose
-expression is nearest to its own (split conformal prediction with a local scale), and a cell that has no such spots is
-marked instead of judged.
+Cells that look alike are placed alike well: the error of a cell is judged by the errors of the held-out spots
+whose expression is nearest to its own (split conformal prediction with a local scale), and a cell that has no
+such spots is marked instead of judged.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class Confidence:
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Confidence:
         """Back from :meth:`tensors`."""
-        return cls(**{**tensors, "far": float(tensors["far"])})
+        centre, axes, bank = tensors["centre"], tensors["axes"], tensors["bank"]
+        return cls(centre, axes, bank, tensors["log_error"], tensors["ratios"], float(tensors["far"]))
 
 
 def _local(

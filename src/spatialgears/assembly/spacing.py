@@ -1,8 +1,8 @@
 """Spacing: a layout of best guesses is too dense where cells are hard to tell apart; tissue is filled evenly.
 
-A mean of possible places is pulled towards the middle of them, so best guesses crowd. The slides show the footprint
-that the cells fill. Moving the layout part of the way to that footprint by optimal transport, each cell no further than
-its own uncertainty allows, repairs the spacing and keeps who is next to whom.
+A mean of possible places is pulled towards the middle of them, so best guesses crowd. The slides show the
+footprint that the cells fill. Moving the layout part of the way to that footprint by optimal transport, each
+cell no further than its own uncertainty allows, repairs the spacing and keeps who is next to whom.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class _Reversal(torch.autograd.Function):
 
 def reverse_gradient(x: Tensor, alpha: float) -> Tensor:
     """``x`` itself, whose gradient is multiplied by ``-alpha`` on the way back."""
-    return _Reversal.apply(x, alpha)  # type: ignore[no-any-return, no-untyped-call]
+    return _Reversal.apply(x, alpha)
 
 
 def grl_coefficient(epoch: float, *, warmup: int, ramp: int, maximum: float) -> float:

@@ -1,8 +1,4 @@
-"""Where a residual encoder starts: a weighted SVD whose components are freed of counting noise.
-
-Linear and closed-form, it is what VICReg on thinned views tends to: dimensions of unit variance, uncorrelated, and as
-much alike as possible in two views that share no read.
-"""
+"""Where a residual encoder starts: a weighted SVD, so that training cannot begin worse than a good reference."""
 
 from __future__ import annotations
 
@@ -11,17 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
 from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
-from spatialgears.expression.inputs import Inputs
 from spatialgears.expression.panel import morans_i
 
 #: Rows of each domain that the SVD is taken of.
 SVD_ROWS = 5000
-#: Added to the noise of every component, as a multiple of its mean: components are not whitened beyond this.
-RIDGE = 1.0
 
 
 class Start(NamedTuple):
@@ -42,38 +34,31 @@ def svd_basis(spots: Tensor, cells: Tensor, n_components: int, *, seed: int) -> 
     return torch.from_numpy(np.ascontiguousarray(right.T, dtype=np.float32))
 
 
-def noise_whitened(spots: Inputs, embed_dim: int, *, coords: Sequence[np.ndarray] | None) -> Start:
-    """Directions in which pairs of views agree most for their noise, weighted by the place they carry.
+def weighted_start(
+    spots: Tensor, cells: Tensor, embed_dim: int, *, slide: Tensor, coords: Sequence[np.ndarray] | None
+) -> Start:
+    """The leading components, half whitened, each weighted by the place it carries on the slides.
 
-    With x1 and x2 two views of a profile, ``signal = cov(x1, x2)`` and ``noise = cov(x1) - signal``; the directions
-    solve ``signal u = lambda noise u`` and are scaled to unit noise. Each then weighs the square root of its Moran's I,
-    as genes do.
+    A component of standard deviation s and Moran's I of I gets the standard deviation ``sqrt(s) I``: large
+    components no longer drown the finer ones, and those that are noise on the slides vanish.
 
     Parameters
     ----------
-    spots
-        With a bank of pairs.
+    spots, cells
+        (n, f) in the basis of components.
     embed_dim
         h, lowered to the number of components there are.
+    slide
+        (n,) of the spots.
     coords
         (n_i, 2) spot places by slide, for the weights; None for equal weights.
     """
-    assert spots.bank is not None
-    x1, x2 = (spots.bank[:, half].flatten(0, 1).double() for half in (0, 1))  # (pairs * n, f)
-    x1, x2 = x1 - x1.mean(0), x2 - x2.mean(0)
-    signal = (x1.T @ x2 + x2.T @ x1).numpy() / (2 * len(x1))
-    total = (x1.T @ x1 + x2.T @ x2).numpy() / (2 * len(x1))
-    noise = total - signal
-    noise += RIDGE * np.trace(noise) / len(noise) * np.eye(len(noise))
-    f = len(noise)
-    _, directions = eigh(signal, noise, subset_by_index=[f - min(embed_dim, f), f - 1])
-    directions = directions[:, ::-1]  # (f, h), most signal first
-    std = np.sqrt(np.einsum("fh,fg,gh->h", directions, total, directions))
-    projection = torch.from_numpy(directions / std).float()
-    scale = std
+    dims = min(embed_dim, spots.shape[1])
+    std = 0.5 * (spots[:, :dims].std(0) + cells[:, :dims].std(0))
+    scale = std.sqrt().double().numpy()
     if coords is not None:
-        z = (spots.clean @ projection).numpy()
-        slide = spots.group.numpy()
-        moran = np.mean([morans_i(z[slide == i], xy, raw=False) for i, xy in enumerate(coords)], axis=0)
-        scale = std * np.sqrt(np.maximum(moran, 0))
+        z = spots[:, :dims].numpy()
+        moran = [morans_i(z[slide.numpy() == i], xy, raw=False) for i, xy in enumerate(coords)]
+        scale = scale * np.maximum(np.mean(moran, axis=0), 0)
+    projection = torch.eye(spots.shape[1], dims) / std
     return Start(projection, torch.from_numpy(scale / np.sqrt(np.mean(scale**2))).float())
