@@ -41,7 +41,7 @@ from spatialgears.expression.objective import Batch, Objective
 from spatialgears.expression.panel import Panel
 from spatialgears.expression.probe import balanced_probe
 from spatialgears.expression.reference import reference_encoder
-from spatialgears.expression.start import noise_whitened, svd_basis
+from spatialgears.expression.start import svd_basis, weighted_start
 from spatialgears.expression.views import CellViews, SpotViews
 from spatialgears.metrics import mixing
 
@@ -162,7 +162,8 @@ def _prepare(
     basis = svd_basis(spots.clean(), cells.clean(), config.basis_dim, seed=child_seed(seed, "basis"))
     domains = projected_inputs(spots, basis, seed=seed), projected_inputs(cells, basis, seed=child_seed(seed, "cells"))
     places = coords if config.gene_weights == "moran" else None
-    start = noise_whitened(domains[0], config.embed_dim, coords=places)
+    known, others = domains
+    start = weighted_start(known.clean, others.clean, config.embed_dim, slide=known.group, coords=places)
     encoder = Encoder(
         basis.shape[1],
         start.projection.shape[1],
