@@ -227,6 +227,22 @@ def test_empty_cells_are_marked_and_placed_somewhere(small_model, small_tissue):
     assert np.isfinite(placed.coords).all() and np.isfinite(placed.radius90).all()
 
 
+@pytest.mark.parametrize("inputs", ["both", "embedding"])
+def test_an_encoder_is_saved_with_the_model(small_config, small_tissue, tmp_path, inputs):
+    config = small_config.with_values(
+        {
+            "expression": {"epochs": 1, "hidden": [16], "embed_dim": 8},
+            "geometry": {"inputs": inputs, "steps": 1, "refiner_steps": 1, "slide_steps": 0, "crossfit": 1},
+            "assembly": {"samples": 0},
+        }
+    )
+    model = GEARS(config).fit(small_tissue.slides, small_tissue.cells)
+    model.save(tmp_path / "model")
+    loaded = GEARS.load(tmp_path / "model")
+    same(loaded.reconstruct(small_tissue.cells), model.reconstruct(small_tissue.cells))
+    assert {key.partition("/")[0] for key in loaded.history_} >= {"encoder", "fold-0"}
+
+
 def test_progress_is_told(small_model, small_tissue):
     told = []
     small_model.reconstruct(small_tissue.cells[:30].copy(), progress=lambda *one: told.append(one))
