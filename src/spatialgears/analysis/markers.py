@@ -108,14 +108,16 @@ def marker_enrichment(
     --------
     The paper's check, on data that have these genes, is
     ``sg.tl.marker_enrichment(cells, slide, "PDC", labels="level2_celltype", genes=["BST2", "NRP1"])``. On a
-    simulated organ, with the lining of its lumen:
+    simulated organ whose cells lie where they should, genes that mark a type stand out:
 
     >>> import spatialgears as sg
-    >>> tissue = sg.datasets.simulate_tissue(n_cells=500, n_genes=60, spots=60)
-    >>> slide = sg.datasets.pseudo_visium(tissue.cells_with_places, grid=(14, 12))  # doctest: +SKIP
-    >>> sg.tl.register(tissue.cells, slide)  # doctest: +SKIP
-    >>> found = sg.tl.marker_enrichment(tissue.cells, slide, "lining", labels="cell_type")  # doctest: +SKIP
-    >>> found.table.sort_values("effect").tail(3)  # doctest: +SKIP
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=800, n_genes=60, spots=60)
+    >>> cells = tissue.cells
+    >>> cells.obsm["X_gears_slide"] = tissue.truth.obsm["spatial"]  # or sg.tl.register(cells, slide)
+    >>> slide = sg.datasets.pseudo_visium(cells, grid=(20, 14), min_cells=1, spatial_key="X_gears_slide")
+    >>> found = sg.tl.marker_enrichment(cells, slide, "capsule", labels="cell_type", within=1)
+    >>> bool(found.table["pvalue_adj"].min() < 0.001)
+    True
     """
     if within <= 0:
         raise InputError(
