@@ -194,8 +194,8 @@ class AssemblyConfig(_Stage):
 
     mode: Literal["auto", "one-shot", "patches"] = "auto"
     patch_context: Literal["mixed", "local"] = Field("mixed", description="local: the paper's walks alone")
-    global_fraction: Fraction = Field(0.5, description="share of a mixed patch drawn from all cells")
-    anchor_fraction: Fraction = Field(0.5, description="share of those cells that all patches have in common")
+    global_fraction: Fraction = Field(0.25, description="share of a mixed patch drawn from all cells")
+    anchor_fraction: Fraction = Field(1.0, description="share of those cells that all patches have in common")
     graph_k: Annotated[int, Field(ge=2, le=1000)] = 50
     jaccard: Fraction = 0.2
     patch_size: Annotated[int, Field(ge=8, le=8192)] = 256
@@ -366,7 +366,17 @@ def _allowed(location: tuple[int | str, ...]) -> str:
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "quick": {"geometry": {"steps": 500, "crossfit": 1, "slide_steps": 0, "refiner_steps": 50}},
+    "quick": {
+        "geometry": {
+            "steps": 500,
+            "lr": 3e-3,
+            "input_dropout": 0.2,
+            "hidden_dropout": 0.3,
+            "crossfit": 1,
+            "slide_steps": 0,
+            "refiner_steps": 50,
+        }
+    },
     # The appendix, "Hyperparameters and Reproducibility", value for value. Where the paper is silent (miniset sizes,
     # tau_spatial, weights of the generator's and overlap losses, sigma range) the values are ours, marked "silent".
     "paper": {

@@ -121,6 +121,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ("quick", "references"),
         needs_data=False,
     ),
+    "mouse-atlas": Experiment("the paper's first benchmark alone, without peers", _ATLAS, _OURS),
     "table1": Experiment(
         "the paper's Table 1 on Mouse Atlas, her2st A, D, E and DLPFC with every peer",
         _all_of(_ATLAS, *_HER2, _DLPFC),
