@@ -187,9 +187,9 @@ def _judge(usage: dict[str, Any], out: Path, task: Task, log: Path) -> tuple[str
     if usage["code"]:
         if usage["code"] == -9 or any(word in text[-4000:] for word in MEMORY_WORDS):
             return "memory", f"ran out of memory at {usage['peak_gb']:.1f} GB", {}
-        said = [line.strip() for line in text.splitlines() if line.strip()]
-        errors = [line for line in said if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
-        return "failed", (errors or said or [f"exit code {usage['code']}"])[-1][:200], {}
+        said = [line.strip() for line in text.splitlines() if line.strip()] or [f"exit code {usage['code']}"]
+        errors = [i for i, line in enumerate(said) if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
+        return "failed", " ".join(said[errors[-1] if errors else -1 :])[:300], {}
     if not (out / "coords.npy").exists():
         return "invalid", "wrote no coordinates", {}
     try:

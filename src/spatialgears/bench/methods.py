@@ -125,6 +125,8 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "without standardisation": ("expression.standardise=false",),
     "without neighbourhood loss": ("geometry.nca=0", "geometry.gen_nca=0"),
     "frozen embedding": ("geometry.inputs=embedding",),
+    "one generator": ("geometry.crossfit=0",),
+    "without spacing": ("assembly.spacing=0",),
     "mixed patches": (_PATCHES,),
     "neighbour patches": (_PATCHES, "assembly.patch_context=local"),
     "uniform patch weights": (_PATCHES, "assembly.reliability=false"),
