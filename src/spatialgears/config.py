@@ -29,7 +29,10 @@ class _Stage(BaseModel):
 class ExpressionConfig(_Stage):
     """Stage A (section 3.1): gene panel, views and the shared encoder f_theta."""
 
-    n_genes: Count = Field(1000, description="largest size of the gene panel, genes of highest Moran's I first")
+    n_genes: Count = Field(1000, description="largest size of the gene panel")
+    gene_selection: Literal["moran", "variable"] = Field(
+        "moran", description="which genes make the panel: the most spatial on the slides, or the most variable everywhere"
+    )
     gene_weights: Literal["moran", "none"] = Field("moran", description="weight genes by the square root of Moran's I")
     moran_neighbors: Annotated[int, Field(ge=2, le=100)] = 6
     min_detection: Fraction = Field(
@@ -57,28 +60,38 @@ class ExpressionConfig(_Stage):
     view_dropout: Fraction = 0.3
     view_noise: Annotated[float, Field(ge=0, le=10)] = 0.015
     view_jitter: Fraction = 0.25
-    # VICReg
-    lambda_inv: Weight = 25.0
-    lambda_var: Weight = 25.0
-    lambda_cov: Weight = 1.0
+    # losses on views: VICReg, or the anchor to the linear start
+    lambda_inv: Weight = 0.0
+    lambda_var: Weight = 0.0
+    lambda_cov: Weight = 0.0
     gamma: Annotated[float, Field(gt=0, le=100)] = 1.0
+    anchor: Weight = Field(1.0, description="a view must lie where the start puts its profile; needs residual")
     # alignment of domains and slides
-    adversary: Weight = 1.0
-    slide_adversary: Weight = 50.0
+    adversary: Weight = 0.0
+    slide_adversary: Weight = 0.0
     discriminator_hidden: Count = 512
     discriminator_dropout: Fraction = 0.1
     grl_max: Weight = 1.0
     grl_warmup_epochs: Annotated[int, Field(ge=0)] = 20
     grl_ramp_epochs: Count = 80
-    mmd: Weight = 20.0
-    coral: Weight = 1.0
-    local_alignment: Weight = 4.0
+    mmd: Weight = 0.0
+    coral: Weight = 0.0
+    local_alignment: Weight = 1.0
     # training
-    epochs: Count = 200
-    lr: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    epochs: Count = Field(200, description="passes over the spots")
+    max_steps: Count = Field(300, description="training ends after so many steps even if epochs are left")
+    lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
     batch_size: Annotated[int, Field(ge=4, le=65536)] = 256
     probe_k: Count = 20
     probe_margin: Fraction = 0.08
+
+    @model_validator(mode="after")
+    def _learns(self) -> Self:
+        if self.anchor and not self.residual:
+            raise ValueError(f"anchor needs residual = true, found anchor = {self.anchor} without it")
+        if not (self.anchor or self.lambda_inv):
+            raise ValueError("one of anchor and lambda_inv must be positive, found both zero")
+        return self
 
 
 class SupervisionConfig(_Stage):
@@ -400,6 +413,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "lambda_inv": 25.0,
             "lambda_var": 25.0,
             "lambda_cov": 1.0,
+            "anchor": 0.0,
             "gamma": 1.0,
             "adversary": 1.0,  # silent
             "slide_adversary": 50.0,
@@ -412,6 +426,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "coral": 1.0,
             "local_alignment": 4.0,
             "epochs": 2000,
+            "max_steps": 10_000_000,
             "lr": 1e-4,
             "batch_size": 32,
             "probe_k": 20,

@@ -8,7 +8,7 @@ from sklearn.neighbors import kneighbors_graph
 from spatialgears.config import ExpressionConfig
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
-from spatialgears.expression.panel import build_panel, morans_i
+from spatialgears.expression.panel import build_panel, dispersion, morans_i
 
 
 def _build(tiny, **values):
@@ -70,3 +70,16 @@ def test_no_gene_with_place_is_an_error_that_teaches(tiny):
         build_panel(
             [constant], tiny.coords[:1], constant, genes=np.arange(5).astype(str), config=ExpressionConfig()
         )
+
+
+def test_variable_genes_are_those_that_vary_more_than_their_mean_lets_expect(tiny):
+    rng = np.random.default_rng(0)
+    rate = np.linspace(0.5, 5, 60)
+    counts = rng.poisson(rate, (400, 60)).astype(np.float32)
+    varied = np.array([7, 30, 52])
+    counts[:200, varied] *= 4
+    for x in (log_normalise(counts), sp.csr_matrix(log_normalise(counts))):
+        assert set(np.argsort(-dispersion(x, bins=5))[: len(varied)]) == set(varied)
+    config = ExpressionConfig(gene_selection="variable", n_genes=10)
+    panel, columns = build_panel(tiny.slides, tiny.coords, tiny.cells, genes=tiny.genes, config=config)
+    assert len(columns) == 10 and (np.diff(panel.morans_i) > 0).any()

@@ -1,4 +1,9 @@
-"""The losses of stage A on one batch: VICReg on views, adversaries and alignment on clean embeddings."""
+"""The losses of stage A on one batch: on views VICReg and the anchor, on clean embeddings what aligns domains.
+
+VICReg, adversaries, MMD and CORAL are the paper's. The anchor is ours: a view must come to lie where the linear
+start puts the profile as measured. It denoises, cannot collapse, and keeps the place the start carries while
+alignment draws the domains together.
+"""
 
 from __future__ import annotations
 
@@ -53,19 +58,20 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch, alpha: float) -> dict[str, Tensor]:
         """Weighted losses of a batch, the adversaries' gradients reversed with the coefficient ``alpha``."""
-        c = self.config
-        terms = vicreg(self.encoder(batch.first), self.encoder(batch.second), gamma=c.gamma)
-        losses = {
-            "invariance": c.lambda_inv * terms["invariance"],
-            "variance": c.lambda_var * terms["variance"],
-            "covariance": c.lambda_cov * terms["covariance"],
-        }
-        if self.domain is None and not self.groups and not (c.mmd or c.coral or c.local_alignment):
-            return losses
-        z = self.encoder(batch.clean)
+        c, scale = self.config, self.encoder.scale
+        h1, h2, h = (self.encoder(x) for x in batch[:3])
+        z = h * scale  # as later stages see it
         halves = z.chunk(2)
-        domain = torch.arange(2, device=z.device).repeat_interleave(len(z) // 2)  # (2 n,)
+        losses: dict[str, Tensor] = {}
+        if c.lambda_inv or c.lambda_var or c.lambda_cov:
+            terms = vicreg(h1, h2, gamma=c.gamma)
+            weights = {"invariance": c.lambda_inv, "variance": c.lambda_var, "covariance": c.lambda_cov}
+            losses |= {name: weight * terms[name] for name, weight in weights.items()}
+        if c.anchor > 0 and self.encoder.start is not None:
+            target = (batch.clean @ self.encoder.start) * scale
+            losses["anchor"] = c.anchor * torch.stack([h1 * scale, h2 * scale, z]).sub(target).square().mean()
         if self.domain is not None:
+            domain = torch.arange(2, device=z.device).repeat_interleave(len(z) // 2)  # (2 n,)
             losses["adversary"] = c.adversary * self.domain(z, domain, alpha)
         if self.groups:
             labels = batch.group.chunk(2)

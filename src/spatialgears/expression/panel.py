@@ -116,7 +116,7 @@ def build_panel(
     genes
         (G,) names of the shared genes.
     config
-        ``n_genes``, ``gene_weights``, ``moran_neighbors``, ``min_detection``, ``target_sum``.
+        ``n_genes``, ``gene_selection``, ``gene_weights``, ``moran_neighbors``, ``min_detection``, ``target_sum``.
     raw
         False if the matrices hold values that are normalised already.
 
@@ -141,17 +141,45 @@ def build_panel(
             f"Of {len(genes)} shared genes only {usable.sum()} are detected often enough and vary in space.",
             "Check that coordinates belong to the right spots and that .X (or the layer) holds counts.",
         )
-    ranked = np.argsort(np.where(usable, -moran, np.inf), kind="stable")
+    merit = moran
+    if config.gene_selection == "variable":
+        merit = np.mean([dispersion(log_normalise(x, target) if raw else x) for x in [*slides, cells]], axis=0)
+    ranked = np.argsort(np.where(usable, -merit, np.inf), kind="stable")
     columns = ranked[: min(config.n_genes, int(usable.sum()))]
     weights = np.sqrt(moran[columns]) if config.gene_weights == "moran" else np.ones(len(columns))
     weights = weights / np.sqrt(np.mean(weights**2))
     logger.info(
         "gene panel: %d of %d shared genes, Moran's I %.2f to %.2f",
-        len(columns), len(genes), moran[columns[0]], moran[columns[-1]],
+        len(columns), len(genes), moran[columns].max(), moran[columns].min(),
     )  # fmt: skip
     target = config.target_sum or typical_depth(cells[:, columns])
     panel = Panel(np.asarray(genes)[columns].astype(str), weights.astype(np.float32), moran[columns], target)
     return panel, columns
+
+
+def dispersion(x: Matrix, *, bins: int = 20) -> np.ndarray:
+    """How much more each gene varies than genes of similar mean: variance over mean, standardised within bins of mean.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression (n, G); sparse stays sparse.
+    bins
+        Groups of genes of similar mean.
+
+    Returns
+    -------
+    (G,) float64; the most variable genes have the largest values, silent ones the lowest.
+    """
+    mean = _column_sums(x) / x.shape[0]
+    variance = np.maximum(_column_sums(_product(x, x)) / x.shape[0] - mean**2, 0)
+    level = np.log(np.where(mean > 0, variance / np.where(mean > 0, mean, 1), 0) + 1e-12)
+    rank = np.argsort(np.argsort(mean, kind="stable"), kind="stable")
+    group = rank * min(bins, max(1, len(mean) // 2)) // len(mean)  # (G,) bins of equal numbers of genes
+    count = np.maximum(np.bincount(group), 1)
+    centre = np.bincount(group, level) / count
+    spread = np.sqrt(np.maximum(np.bincount(group, level**2) / count - centre**2, 0)) + 1e-9
+    return np.where(mean > 0, (level - centre[group]) / spread[group], -np.inf)
 
 
 def typical_depth(counts: Matrix) -> float:

@@ -24,14 +24,18 @@ class Start(NamedTuple):
 
 
 def svd_basis(spots: Tensor, cells: Tensor, n_components: int, *, seed: int) -> Tensor:
-    """Leading right singular vectors (G, f) of spots and as many cells, both weighted expression (n, G)."""
+    """Leading right singular vectors (G, f) of spots and as many cells, both weighted expression (n, G).
+
+    They are divided by the largest component's standard deviation, so that an MLP sees values of order one.
+    """
     rng = np.random.default_rng(seed)
     count = min(len(spots), SVD_ROWS)
     rows = [x[torch.from_numpy(rng.permutation(len(x))[:count])] for x in (spots, cells)]
     joint = torch.cat(rows).numpy()
     n_components = min(n_components, *joint.shape)
-    _, _, right = randomized_svd(joint, n_components, n_iter=4, random_state=int(rng.integers(2**31)))
-    return torch.from_numpy(np.ascontiguousarray(right.T, dtype=np.float32))
+    _, size, right = randomized_svd(joint, n_components, n_iter=4, random_state=int(rng.integers(2**31)))
+    basis = right.T * (np.sqrt(len(joint)) / size[0])
+    return torch.from_numpy(np.ascontiguousarray(basis, dtype=np.float32))
 
 
 def weighted_start(

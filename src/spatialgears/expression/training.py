@@ -127,8 +127,8 @@ def train_encoder(
     cells = [x[rows] for x, rows in zip(cells, cell_rows, strict=True)]
     depths = np.concatenate([np.asarray(x.sum(1)).ravel() for x in cells])
     common: dict[str, Any] = {"config": e, "seed": seed, "raw": raw, "bank_bytes": 0}
-    spots = SpotViews(slides, depths, panel, **common, disjoint=True)
-    singles = CellViews(cells, panel, **common, disjoint=True)
+    spots = SpotViews(slides, depths, panel, **common)
+    singles = CellViews(cells, panel, **common)
     with owned_rng():
         torch.manual_seed(child_seed(seed, "encoder weights"))
         encoder, domains = _prepare(spots, singles, e, coords, seed)
@@ -136,8 +136,7 @@ def train_encoder(
         history = loop.run(fabric or make_fabric(config), checkpoint, progress)
     encoder.freeze()
     measured = spots.clean()
-    whole = SpotViews(slides, depths, panel, **common)
-    thinned = whole.draw(torch.arange(whole.n_spots), torch_rng(seed, "guard views"))
+    thinned = spots.draw(torch.arange(spots.n_spots), torch_rng(seed, "guard views"))
     guard = run_guard(
         encoder,
         reference_encoder(measured, seed=seed),
@@ -187,18 +186,21 @@ class _Loop:
     def run(self, fabric: Fabric, checkpoint: Path | None, progress: Progress) -> dict[str, list[float]]:
         """Train the encoder in place; the history of every loss.
 
-        It ends when a nearest-neighbour probe cannot tell the domains apart, or after ``epochs`` passes over the spots.
+        It ends after ``epochs`` passes over the spots or ``max_steps``, and with an adversary as soon as a
+        nearest-neighbour probe cannot tell the domains apart.
         """
         e = self.config.expression
         per_epoch = -(-2 * len(self.domains[0].clean) // e.batch_size)
-        steps, every = e.epochs * per_epoch, max(1, e.epochs * per_epoch // N_PROBES)
+        steps = min(e.epochs * per_epoch, e.max_steps)
+        every = max(1, steps // N_PROBES)
         adam = torch.optim.AdamW(self.objective.parameters(), lr=e.lr)
         wrapped, optimizer = fabric.setup(self.objective, adam)
         start, history = self._load(checkpoint, adam)
         wrapped.train()
         for step in range(start, steps):
-            torch.manual_seed(child_seed(self.seed, "encoder dropout", step))
-            batch = fabric.to_device(self._batch(e.batch_size // 2, torch_rng(self.seed, "encoder batch", step)))
+            torch.manual_seed(child_seed(self.seed, "encoder dropout", step, fabric.global_rank))
+            generator = torch_rng(self.seed, "encoder batch", step, fabric.global_rank)
+            batch = fabric.to_device(self._batch(e.batch_size // 2, generator))
             epoch = step / per_epoch
             alpha = grl_coefficient(epoch, warmup=e.grl_warmup_epochs, ramp=e.grl_ramp_epochs, maximum=e.grl_max)
             losses: dict[str, Tensor] = wrapped(batch, alpha)
@@ -216,7 +218,7 @@ class _Loop:
                 history.setdefault("probe", []).append(values["probe"])
                 self._save(checkpoint, adam, step + 1, history)
             progress("encoder", step + 1, steps, values)
-            ramped = epoch >= e.grl_warmup_epochs + e.grl_ramp_epochs
+            ramped = e.adversary > 0 and epoch >= e.grl_warmup_epochs + e.grl_ramp_epochs
             if ramped and values.get("probe", 1.0) <= 0.5 + e.probe_margin:
                 logger.info("spots and cells are mixed (probe %.3f) after %d steps", values["probe"], step + 1)
                 break

@@ -36,8 +36,7 @@ class Views:
     """Views of the profiles of several groups (slides, or batches of cells), concatenated.
 
     A view is thinned, log-normalised, standardised with its group's statistics over views, weighted by gene.
-    :class:`SpotViews` and :class:`CellViews` say how much of each profile is kept; ``disjoint`` views keep at
-    most half of it, so that two of them need not share a read.
+    :class:`SpotViews` and :class:`CellViews` say how much of each profile is kept.
     """
 
     def __init__(
@@ -49,9 +48,8 @@ class Views:
         seed: int,
         raw: bool = True,
         bank_bytes: int = BANK_BYTES,
-        disjoint: bool = False,
     ) -> None:
-        self.config, self.raw, self.thins, self.disjoint = config, raw, config.thinning and raw, disjoint
+        self.config, self.raw, self.thins = config, raw, config.thinning and raw
         self.counts = sp.csr_matrix(sp.vstack([sp.csr_matrix(x) for x in groups]))
         self.depths = np.asarray(self.counts.sum(1, dtype=np.float64)).ravel()
         self.n_genes, self.target = len(panel), panel.target
@@ -94,11 +92,9 @@ class Views:
         )
 
     def draw_pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Two views of each profile (section 3.1), sharing no read if these are ``disjoint`` views.
+        """Two views of each profile, as the encoder is trained on (section 3.1).
 
-        Given the rates of its genes, the two parts of a split count profile are independent: what they agree
-        on is signal. Views that share reads agree on the noise of those reads as well. The paper's gene
-        dropout, scale jitter and noise are added where counts are not thinned, or if ``augment_thinned``.
+        The paper's gene dropout, scale jitter and noise are added to thinned views if ``augment_thinned``.
 
         Parameters
         ----------
@@ -107,17 +103,10 @@ class Views:
         generator
             Decides the views; nothing else does.
         """
-        rows = index.numpy()
-        if not self.thins:
-            x = dense(self._normalised(self.counts[rows]))
-            pair = [self._augmented(x, generator), self._augmented(x, generator)]
-        elif self.disjoint:
-            pair = [dense(x) for x in self._split(rows, _seed(generator))]
-        else:
-            pair = [dense(self._thinned(rows, _seed(generator))) for _ in range(2)]
-        if self.thins and self.config.augment_thinned:
-            pair = [self._augmented(x, generator) for x in pair]
-        first, second = (self._standardised(x, index) for x in pair)
+        if not (self.thins and self.config.augment_thinned):
+            return self.draw(index, generator), self.draw(index, generator)
+        thinned = (self._thinned(index.numpy(), _seed(generator)) for _ in range(2))
+        first, second = (self._standardised(self._augmented(dense(x), generator), index) for x in thinned)
         return first, second
 
     def clean(self) -> Tensor:
@@ -132,24 +121,12 @@ class Views:
         """The share of counts kept in a view of profiles of these depths (n,)."""
         raise NotImplementedError
 
-    def _shares(self, rows: np.ndarray | slice, rng: np.random.Generator) -> np.ndarray:
-        keep = self._keep(self.depths[rows], rng)
-        return np.minimum(keep, 0.5) if self.disjoint else keep
-
     def _thinned(self, rows: np.ndarray | slice, seed: int) -> Matrix:
         rng = np.random.default_rng(seed)
         x = self.counts[rows]
-        return self._kept(x, thin(x.data, np.repeat(self._shares(rows, rng), np.diff(x.indptr)), rng))
-
-    def _split(self, rows: np.ndarray, seed: int) -> tuple[Matrix, Matrix]:
-        rng = np.random.default_rng(seed)
-        x = self.counts[rows]
-        keep = np.repeat(self._shares(rows, rng), np.diff(x.indptr))  # (nnz,), at most half
-        first = thin(x.data, keep, rng)
-        return self._kept(x, first), self._kept(x, thin(x.data - first, keep / (1 - keep), rng))
-
-    def _kept(self, x: sp.csr_matrix, data: np.ndarray) -> Matrix:
-        return log_normalise(sp.csr_matrix((data, x.indices, x.indptr), shape=x.shape), self.target)
+        keep = np.repeat(self._keep(self.depths[rows], rng), np.diff(x.indptr))  # (nnz,)
+        kept = sp.csr_matrix((thin(x.data, keep, rng), x.indices, x.indptr), shape=x.shape)
+        return log_normalise(kept, self.target)
 
     def _fill_bank(self, n_views: int, seed: int) -> Tensor:
         bank = torch.empty(n_views, *self.counts.shape)
@@ -213,8 +190,6 @@ class SpotViews(Views):
         are made with the paper's augmentations.
     bank_bytes
         Memory for precomputed views; data too large for it are thinned as they are drawn.
-    disjoint
-        Keep at most half of a profile, for pairs of views that share no read.
     """
 
     def __init__(
@@ -227,7 +202,6 @@ class SpotViews(Views):
         seed: int,
         raw: bool = True,
         bank_bytes: int = BANK_BYTES,
-        disjoint: bool = False,
     ) -> None:
         self.cell_depths = np.asarray(depths, dtype=np.float64)
         self.cell_depths = self.cell_depths[self.cell_depths > 0]
@@ -236,9 +210,7 @@ class SpotViews(Views):
                 "the slides hold normalised values, not counts: spots cannot be thinned to cell depth; "
                 "views use gene dropout, scale jitter and noise instead. Raw counts give better places."
             )
-        super().__init__(
-            slides, panel, config=config, seed=seed, raw=raw, bank_bytes=bank_bytes, disjoint=disjoint
-        )
+        super().__init__(slides, panel, config=config, seed=seed, raw=raw, bank_bytes=bank_bytes)
 
     @property
     def n_spots(self) -> int:
