@@ -115,7 +115,7 @@ def marker_enrichment(
     >>> cells = tissue.cells
     >>> cells.obsm["X_gears_slide"] = tissue.truth.obsm["spatial"]  # or sg.tl.register(cells, slide)
     >>> slide = sg.datasets.pseudo_visium(cells, grid=(20, 14), min_cells=1, spatial_key="X_gears_slide")
-    >>> found = sg.tl.marker_enrichment(cells, slide, "capsule", labels="cell_type", within=1)
+    >>> found = sg.tl.marker_enrichment(cells, slide, "epithelial", labels="cell_type", within=1)
     >>> bool(found.table["pvalue_adj"].min() < 0.001)
     True
     """

@@ -65,8 +65,8 @@ def mixing(
     >>> adata.obsm["after"] = np.random.default_rng(0).normal(size=(200, 5))
     >>> adata.obsm["before"] = adata.obsm["after"] + 9 * (adata.obs["cohort"] == "a").to_numpy()[:, None]
     >>> table = sg.tl.mixing(adata, "cohort", basis=["before", "after"])
-    >>> table["neighbour_entropy"].round(1).tolist(), float(table.loc[("before", "cohort"), "probe"])
-    ([0.0, 1.0], 1.0)
+    >>> (table["neighbour_entropy"] > 0.9).tolist(), float(table.loc[("before", "cohort"), "probe"])
+    ([False, True], 1.0)
     """
     columns, keys = ([names] if isinstance(names, str) else list(names) for names in (by, basis))
     for key in keys:

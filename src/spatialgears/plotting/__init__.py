@@ -1,5 +1,15 @@
 """Figures, public as ``sg.pl``: each takes ``ax``, returns Axes, and never shows a window."""
 
+from spatialgears.plotting.analysis import (
+    marker_enrichment,
+    marker_map,
+    mixing,
+    moran_agreement,
+    neighbors_by_type,
+    registration,
+    spatial_domains,
+    spatial_expression,
+)
 from spatialgears.plotting.diagnostics import calibration_error, coverage, distortion, edge_roc, local_rmse
 from spatialgears.plotting.maps import embedding_before_after, reconstruction, truth_vs_prediction
 from spatialgears.plotting.training import training_curves
@@ -11,7 +21,15 @@ __all__ = [
     "edge_roc",
     "embedding_before_after",
     "local_rmse",
+    "marker_enrichment",
+    "marker_map",
+    "mixing",
+    "moran_agreement",
+    "neighbors_by_type",
     "reconstruction",
+    "registration",
+    "spatial_domains",
+    "spatial_expression",
     "training_curves",
     "truth_vs_prediction",
 ]

@@ -1,0 +1,302 @@
+"""Pictures of what :mod:`spatialgears.analysis` finds: domains, registration, markers, neighbours, mixing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from spatialgears.errors import InputError
+from spatialgears.plotting import canvas, maps, palette
+from spatialgears.plotting.values import color_values, coordinates
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from matplotlib.axes import Axes
+
+    from spatialgears.analysis.markers import MarkerEnrichment
+
+NEAR, OTHER = palette.CATEGORICAL[1], palette.CATEGORICAL[0]
+LEVEL = 0.05
+
+
+def spatial_domains(
+    adata: AnnData, *, key: str = "gears_domain", title: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw the cells by domain, each named by its majority type and purity; domains that are noise are grey.
+
+    Parameters
+    ----------
+    adata
+        Cells on which ``sg.tl.spatial_domains`` was run.
+    key
+        Its ``key_added``.
+    title, ax
+        As in :func:`reconstruction`.
+    """
+    table = _slot(adata, key, "sg.tl.spatial_domains(adata)")["table"]
+    noise = table["noise"].to_numpy(bool) if "noise" in table else np.zeros(len(table), bool)
+    names = [
+        f"{domain}: {row['majority']}, {row['purity']:.0%}" if "majority" in table else str(domain)
+        for domain, row in table.iterrows()
+    ]
+    named = pd.Categorical(adata.obs[key]).rename_categories(
+        dict(zip(map(str, table.index), names, strict=True))
+    )
+    named = named.remove_categories([name for name, grey in zip(names, noise, strict=True) if grey])
+    return maps.reconstruction(
+        adata, color=pd.Series(named, adata.obs_names, name="domain"), title=title, ax=ax
+    )
+
+
+def registration(
+    adata: AnnData,
+    slide: AnnData,
+    *,
+    color: Any = None,
+    basis: str = "X_gears_slide",
+    spatial_key: str = "spatial",
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the cells over the spots of the slide they were laid on, in the slide's units.
+
+    Parameters
+    ----------
+    adata, slide
+        Cells on which ``sg.tl.register`` was run, and the slide.
+    color
+        Colour of the cells, as in :func:`reconstruction`.
+    basis, spatial_key
+        Keys of the places.
+    title, ax
+        As in :func:`reconstruction`.
+    """
+    cells, spots = coordinates(adata, basis), coordinates(slide, spatial_key)
+    values, label = color_values(adata, color)
+    ax = canvas.axes_or_new(
+        ax, width=maps.MAP_WIDTH + maps._key_width(values, True), height=maps._height(spots, 4.8)
+    )
+    ax.scatter(
+        *spots.T, s=1.6 * canvas.point_size(ax, len(spots)), color="#E4E4E4", linewidths=0, rasterized=True
+    )
+    canvas.points(ax, cells, values, label=label, size=0.35 * canvas.point_size(ax, len(cells)))
+    canvas.map_axes(ax, title=title, unit="units of the slide")
+    return ax
+
+
+def marker_map(found: MarkerEnrichment, *, title: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw which spots are near the predicted cells of the type (figure 4, left).
+
+    Parameters
+    ----------
+    found
+        What ``sg.tl.marker_enrichment`` returned.
+    title, ax
+        As in :func:`reconstruction`.
+    """
+    near = found.near.to_numpy()
+    ax = canvas.axes_or_new(ax, width=maps.MAP_WIDTH + 1.8, height=maps._height(found.coords, maps.MAP_WIDTH))
+    size = canvas.point_size(ax, len(near))
+    for rows, color in ((~near, palette.MISSING), (near, NEAR)):
+        ax.scatter(*found.coords[rows].T, s=size, color=color, linewidths=0, rasterized=len(near) >= 1000)
+    names = [f"near {found.cell_type} ({near.sum():,})", f"other ({(~near).sum():,})"]
+    canvas.swatches(ax, names, [NEAR, palette.MISSING], title="spots")
+    canvas.map_axes(ax, title=title, unit="units of the slide")
+    return ax
+
+
+def marker_enrichment(
+    found: MarkerEnrichment,
+    *,
+    genes: Sequence[str] | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw expression in spots near the cells of a type beside that in other spots (figure 4, right).
+
+    Parameters
+    ----------
+    found
+        What ``sg.tl.marker_enrichment`` returned, for at most 50 genes.
+    genes
+        Genes to draw; default: the eight of largest effect.
+    title, ax
+        As in :func:`reconstruction`.
+    """
+    if found.values is None:
+        raise InputError(
+            f"Values of {len(found.table):,} genes were not kept.",
+            "Name the genes to draw: sg.tl.marker_enrichment(..., genes=[...]).",
+        )
+    if genes is None:
+        genes = list(found.table["effect"].abs().nlargest(8).index)
+    missing = [gene for gene in genes if gene not in found.table.index]
+    if missing:
+        raise InputError(f"{missing[0]!r} was not tested; tested were {', '.join(found.table.index[:12])}.")
+    ax = canvas.axes_or_new(ax, width=1.6 + 1.0 * len(genes), height=3.6)
+    near = found.near.to_numpy()
+    for offset, rows, color in ((-0.2, near, NEAR), (0.2, ~near, OTHER)):
+        boxes = ax.boxplot(
+            [found.values.loc[rows, gene] for gene in genes],
+            positions=np.arange(len(genes)) + offset,
+            widths=0.34,
+            patch_artist=True,
+            manage_ticks=False,
+            medianprops={"color": "black"},
+            flierprops={"marker": ".", "markersize": 2, "markeredgecolor": "#777777", "rasterized": True},
+        )
+        for box in boxes["boxes"]:
+            box.set(facecolor=color, alpha=0.75, linewidth=0.8)
+    top = found.values[list(genes)].max().to_numpy()
+    for x, (gene, y) in enumerate(zip(genes, top, strict=True)):
+        row = found.table.loc[gene]
+        words = f"P = {row['pvalue_adj']:.1g}\nlog2 FC {row['log2fc']:.2f}"
+        ax.text(x, y + 0.03 * top.max(), words, ha="center", va="bottom", fontsize="x-small")
+    ax.set_ylim(top=1.2 * top.max())
+    ax.set_xticks(range(len(genes)), genes)
+    for text in ax.get_xticklabels():
+        text.set_parse_math(False)
+    ax.set_ylabel("log-normalised expression")
+    canvas.swatches(ax, [f"near {found.cell_type}", "other spots"], [NEAR, OTHER], title="")
+    canvas.plain(ax)
+    canvas.set_title(ax, title)
+    return ax
+
+
+def spatial_expression(
+    adata: AnnData, gene: str, *, title: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw a gene as smoothed over the reconstruction.
+
+    Parameters
+    ----------
+    adata
+        Cells on which ``sg.tl.spatial_expression`` was run with this gene.
+    gene
+        Its name.
+    title, ax
+        As in :func:`reconstruction`.
+    """
+    smoothed = adata.obsm.get("gears_expression")
+    if smoothed is None or gene not in smoothed:
+        has = "nothing" if smoothed is None else ", ".join(map(str, smoothed.columns[:12]))
+        raise InputError(
+            f"{gene!r} was not smoothed; there is {has}.", f"Run sg.tl.spatial_expression(adata, [{gene!r}])."
+        )
+    values = pd.Series(smoothed[gene].to_numpy(), adata.obs_names, name=f"{gene}, smoothed")
+    return maps.reconstruction(adata, color=values, title=title, ax=ax)
+
+
+def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw Moran's I of every gene in the reconstruction against that on the slide.
+
+    Parameters
+    ----------
+    adata
+        Cells on which ``sg.tl.spatial_expression`` was run with a slide.
+    title, ax
+        As in :func:`reconstruction`.
+    """
+    found = _slot(adata, "gears_moran", "sg.tl.spatial_expression(adata, slide=slide)")
+    if "slide" not in found["table"]:
+        raise InputError(
+            "There is no slide to compare with.", "Run sg.tl.spatial_expression(adata, slide=slide)."
+        )
+    table = found["table"]
+    ax = canvas.axes_or_new(ax, width=4.2, height=4.0)
+    ax.scatter(table["slide"], table["reconstruction"], s=14, color=OTHER, linewidths=0, alpha=0.7)
+    for gene, row in table.nlargest(5, "slide").iterrows():
+        ax.annotate(
+            str(gene),
+            (row["slide"], row["reconstruction"]),
+            (3, 3),
+            textcoords="offset points",
+            fontsize="x-small",
+        ).set_parse_math(False)
+    ax.axhline(0, color=canvas.LIGHTEST_LINE, linewidth=1, zorder=0)
+    ax.axvline(0, color=canvas.LIGHTEST_LINE, linewidth=1, zorder=0)
+    ax.set_xlabel("Moran's I on the slide")
+    ax.set_ylabel("Moran's I in the reconstruction")
+    ax.text(0.03, 0.97, f"Spearman {found['agreement']:.2f}", transform=ax.transAxes, va="top")
+    canvas.plain(ax)
+    canvas.set_title(ax, title)
+    return ax
+
+
+def neighbors_by_type(adata: AnnData, *, title: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw which types are neighbours more (red) or less (blue) often than by chance; dots mark the significant.
+
+    Parameters
+    ----------
+    adata
+        Cells on which ``sg.tl.neighbors_by_type`` was run.
+    title, ax
+        As in :func:`reconstruction`.
+    """
+    found = _slot(adata, "gears_neighbors", "sg.tl.neighbors_by_type(adata, labels)")
+    ratio = found["log2_ratio"]
+    n = len(ratio)
+    side = 2.2 + 0.28 * n
+    ax = canvas.axes_or_new(ax, width=side + 1.0, height=side)
+    ends = max(float(np.percentile(np.abs(ratio.to_numpy()), 98)), 0.1)
+    drawn = ax.imshow(ratio, cmap="RdBu_r", vmin=-ends, vmax=ends)
+    row, column = np.nonzero(found["pvalue_adj"].to_numpy() < LEVEL)
+    ax.scatter(column, row, s=10, color="black", linewidths=0)
+    names = [canvas.shorten(str(name)) for name in ratio.index]
+    ax.set_xticks(range(n), names, rotation=90, fontsize="small")
+    ax.set_yticks(range(n), names, fontsize="small")
+    for text in [*ax.get_xticklabels(), *ax.get_yticklabels()]:
+        text.set_parse_math(False)
+    ax.set_xlabel("type of the neighbours")
+    ax.set_ylabel("type of the cell")
+    ax.spines[:].set_visible(False)
+    canvas.colorbar(
+        ax,
+        drawn,
+        f"log2 of neighbours over chance (dot: adjusted P < {LEVEL})",
+        ratio.to_numpy(),
+        (-ends, ends),
+    )
+    canvas.set_title(ax, title)
+    return ax
+
+
+def mixing(table: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw the mixing scores of one or several embeddings, one line per score, before to after.
+
+    Parameters
+    ----------
+    table
+        What ``sg.tl.mixing`` returned.
+    title, ax
+        As in :func:`reconstruction`.
+    """
+    scores = {
+        "neighbour_entropy_balanced": "neighbour entropy (1: mixed)",
+        "ilisi_balanced": "iLISI (1: mixed)",
+        "probe": "kNN probe (0.5: mixed)",
+    }
+    rows = [(by, score) for by in table.index.unique("by") for score in scores]
+    bases = list(table.index.unique("basis"))
+    ax = canvas.axes_or_new(ax, width=6.6, height=1.2 + 0.34 * len(rows))
+    for y, (by, score) in enumerate(rows):
+        values = [float(table.loc[(basis, by), score]) for basis in bases]
+        ax.plot([min(values), max(values)], [y, y], color=canvas.LIGHTEST_LINE, linewidth=2, zorder=1)
+        ax.scatter(values, [y] * len(bases), c=list(palette.CATEGORICAL[: len(bases)]), s=40, zorder=2)
+    ax.set_yticks(range(len(rows)), [f"{canvas.shorten(str(by))}: {scores[score]}" for by, score in rows])
+    for text in ax.get_yticklabels():
+        text.set_parse_math(False)
+    ax.set(xlim=(-0.03, 1.03), ylim=(len(rows) - 0.5, -0.5), xlabel="score (groups weigh the same)")
+    canvas.swatches(ax, [str(basis) for basis in bases], palette.CATEGORICAL[: len(bases)], title="embedding")
+    canvas.plain(ax)
+    canvas.set_title(ax, title)
+    return ax
+
+
+def _slot(adata: AnnData, key: str, call: str) -> dict[str, Any]:
+    if key not in adata.uns:
+        raise InputError(f"uns has no {key!r}.", f"Run {call} first.")
+    return adata.uns[key]

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import spatialgears as sg
+from spatialgears.errors import InputError
+
+
+def checkerboard(planted, unsure: float):
+    """Types 0 and 1 share one half of the tissue, 2 and 3 the other."""
+    rng = np.random.default_rng(0)
+    side = planted.obs["cell_type"].isin(["type 0", "type 1"]).to_numpy()
+    planted.obsm["X_gears"] = rng.random((planted.n_obs, 2)) + np.where(side, 0.0, 1.0)[:, None] * [1, 0]
+    planted.obs["gears_radius50"] = unsure
+    return planted
+
+
+def test_planted_neighbours_are_found(planted):
+    assert sg.tl.neighbors_by_type(checkerboard(planted, 0.03), "cell_type", n_permutations=200) is None
+    found = planted.uns["gears_neighbors"]
+    together = np.kron(np.eye(2), np.ones((2, 2))).astype(bool)
+    assert (found["pvalue_adj"] < 0.05).all(axis=None)
+    np.testing.assert_array_equal(found["log2_ratio"] > 0, together)
+    np.testing.assert_array_equal(found["zscore"] > 3, together)
+    assert list(found["count"].index) == [f"type {i}" for i in range(4)]
+    assert found["count"].to_numpy().sum() == pytest.approx(600 * 6)
+    for name in ("zscore", "count"):  # where squidpy looks
+        np.testing.assert_array_equal(planted.uns["cell_type_nhood_enrichment"][name], found[name])
+
+
+def test_places_nobody_is_sure_of_prove_nothing(planted):
+    rng = np.random.default_rng(0)
+    n = planted.n_obs // 2
+    pairs = rng.random((n, 2)) * 2
+    planted.obsm["X_gears"] = np.concatenate([pairs, pairs + 0.001])  # each of the first half has a twin
+    planted.obs["pair"] = pd.Categorical(np.tile(rng.choice(["a", "b"], n), 2))
+    zscore = {}
+    for radius in (0.0, 0.5):
+        planted.obs["gears_radius50"] = radius
+        sg.tl.neighbors_by_type(planted, "pair", n_permutations=200, n_neighbors=1)
+        zscore[radius] = planted.uns["gears_neighbors"]["zscore"].loc["a", "a"]
+    assert zscore[0.0] > 5 and abs(zscore[0.5]) < 3
+
+
+def test_types_without_place_are_called_at_the_stated_rate(planted):
+    called = []
+    for seed in range(15):
+        planted.obs["random"] = np.random.default_rng(seed).permutation(planted.obs["cell_type"])
+        sg.tl.neighbors_by_type(planted, "random", n_permutations=80, n_layouts=2, radius=None, seed=seed)
+        called.append((planted.uns["gears_neighbors"]["pvalue"] < 0.05).to_numpy().ravel())
+    assert np.mean(called) < 0.1  # 16 dependent tests in each of 15 draws
+
+
+def test_same_seed_same_result_and_a_copy_leaves_the_input(planted, tmp_path):
+    options = {"n_permutations": 20, "n_layouts": 3, "copy": True}
+    first, second = (sg.tl.neighbors_by_type(planted, "cell_type", seed=4, **options) for _ in range(2))
+    assert first.uns["gears_neighbors"]["zscore"].equals(second.uns["gears_neighbors"]["zscore"])
+    assert not planted.uns
+    first.write_h5ad(tmp_path / "cells.h5ad")
+
+
+def test_errors_name_what_there_is(planted):
+    with pytest.raises(InputError, match="'cell_type'"):
+        sg.tl.neighbors_by_type(planted, "type")
+    planted.obs["one"] = "a"
+    with pytest.raises(InputError, match="one type only"):
+        sg.tl.neighbors_by_type(planted, "one")
+    planted.obs["gears_radius50"] = np.nan
+    with pytest.raises(InputError, match="finite and not negative"):
+        sg.tl.neighbors_by_type(planted, "cell_type")
