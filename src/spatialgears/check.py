@@ -33,8 +33,10 @@ class Coefficients:
 
     start_seconds: float = 8.0  # importing, reading, writing
     panel_seconds: float = 2e-8  # per spot and shared gene
-    step_seconds: float = 0.015  # per training step, whatever its size
-    macs_per_second: float = 1e10  # multiply-adds per core in these small networks
+    step_seconds: float = 0.01  # per training step, whatever its size
+    macs_per_second: float = 3.5e10  # multiply-adds on one core in these small networks
+    core_gain: float = 0.5  # n cores are n to this power as fast as one
+    refine_factor: float = 3.0  # graphs and landmarks of the denoiser, over its multiply-adds
     solve_seconds: float = 4e-6  # per cell and step of the global solve
     base_bytes: float = 6e8  # the interpreter with torch and scanpy
     count_bytes: float = 2.0  # per entry of spots or cells by shared genes: sparse, some copies
@@ -157,12 +159,12 @@ def predict_cost(n_spots: int, n_cells: int, n_genes: int, config: Config) -> Co
     Time is the multiply-adds of the networks (three passes per training step, one per sample and half Heun
     step) over the speed of the cores, plus fixed costs per step, per cell of the global solve, and per entry
     of the input. Memory is the larger of one training step and one pass over the cells, beside the data.
-    ``n_genes`` is the size of the gene panel. The :class:`Coefficients` are measured on few sizes: expect to
-    be right within a factor of two.
+    ``n_genes`` is the size of the gene panel. The :class:`Coefficients` were fitted to runs on 581 spots and
+    10,150 cells on an otherwise idle machine; a busy one takes longer.
     """
     c, a, e, g, s = Coefficients(), config.assembly, config.expression, config.geometry, config.supervision
     cores = config.threads or min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 8)
-    speed = c.macs_per_second * cores
+    speed = c.macs_per_second * cores**c.core_gain
     embedded = g.inputs != "expression"
     width_in = {"expression": n_genes, "embedding": e.embed_dim, "both": n_genes + e.embed_dim}[g.inputs]
     block = 12 * g.width**2 + 4 * g.inducing * g.width  # multiply-adds of one ISAB per element
@@ -171,19 +173,22 @@ def predict_cost(n_spots: int, n_cells: int, n_genes: int, config: Config) -> Co
     denoiser = g.denoiser_blocks * block if g.refiner != "none" else 0
     size = (min(s.n_min, n_spots) + min(s.n_max, n_spots)) / 2
     elements = g.batch_size * size
-    steps = g.steps + (g.refiner_steps if denoiser else 0)
-    training = steps * (c.step_seconds + 3 * elements * (generator + denoiser + 6 * size * s.dim) / speed)
+    pairs = 6 * size * s.dim
+    joint = denoiser if not g.refiner_steps else 0
+    training = g.steps * max(g.crossfit, 1) * (c.step_seconds + 3 * elements * (generator + joint + pairs) / speed)
+    if denoiser and g.refiner_steps:
+        each = c.refine_factor * 3 * elements * (generator + denoiser + pairs) / speed
+        training += g.refiner_steps * (c.step_seconds + each * (0.3 if g.crossfit else 1))  # sets of unseen spots are small
     if embedded:
         layers = [n_genes, *e.hidden, e.embed_dim]
         encoder = sum(left * right for left, right in itertools.pairwise(layers))
         batches = e.epochs * math.ceil(n_spots / e.batch_size)
         training += batches * (c.step_seconds + 12 * e.batch_size * encoder / speed)
     passes = a.coverage if a.mode == "patches" else 1
-    refine = 2 * a.steps * denoiser if denoiser else 0
-    sampling = (
-        n_cells * passes * a.samples * (generator + refine) / speed
-        + n_cells * a.solve_steps * c.solve_seconds
-    )
+    refine = 2 * c.refine_factor * a.steps * denoiser
+    solve = n_cells * a.solve_steps * c.solve_seconds if a.mode == "patches" else 0
+    members = max(g.crossfit, 1)
+    sampling = passes * n_cells * (1 + a.samples) * (members * generator + refine) / speed + (1 + a.samples) * solve
     data = c.count_bytes * (n_spots + n_cells) * n_genes + c.view_bytes * (n_spots + n_cells) * n_genes
     kept = 8 * (width_in + g.hidden) + 40 * g.width * (
         g.context_blocks + g.generator_blocks + g.denoiser_blocks
