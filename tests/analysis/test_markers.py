@@ -22,6 +22,7 @@ def test_planted_markers_are_significant_and_no_others(laid, planted_slide):
     assert (table.loc[planted, "pvalue_adj"] < 1e-10).all()
     assert (table.loc[planted, "effect"] > 0.7).all() and (table.loc[planted, "log2fc"] > 1).all()
     assert (table["pvalue_adj"].drop(planted) > 0.05).all()
+    assert (table["pvalue"] > 0).all()  # very small, but never lost in single precision
     assert found.n_cells == 150 and found.pitch == pytest.approx(0.2) and found.radius == pytest.approx(0.3)
 
 

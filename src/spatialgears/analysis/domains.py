@@ -89,7 +89,8 @@ def spatial_domains(
     Notes
     -----
     Places come from expression here, so that a domain is not noise says that its cells belong together, not that
-    they lie in the right spot. Needs ``pip install "spatialgears[analysis]"``. Time and memory are linear in cells.
+    they lie in the right spot. P below one in ``n_shuffles`` is extrapolated.
+    Needs ``pip install "spatialgears[analysis]"``. Time and memory are linear in cells.
 
     Examples
     --------

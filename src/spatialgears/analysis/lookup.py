@@ -43,7 +43,7 @@ def places(adata: AnnData, key: str, name: str = "adata") -> NDArray[np.float64]
     bad = ~np.isfinite(coords).all(axis=1)
     if bad.any():
         raise InputError(
-            f"obsm[{key!r}] of {name}: {bad.sum():,} of {len(bad):,} places are not finite.",
+            f"obsm[{key!r}] of {name}: {bad.sum():,} of {len(coords):,} places are not finite.",
             f"Leave these out, e.g. {adata.obs_names[int(np.argmax(bad))]}.",
         )
     return coords

@@ -176,7 +176,7 @@ def compare(
     step = max(1, _ENTRIES // matrix.shape[0])
     statistics, pvalues = [np.empty(0)], [np.empty(0)]
     for start in range(0, matrix.shape[1], step):
-        block = matrix[:, start : start + step].toarray()
+        block = matrix[:, start : start + step].toarray().astype(np.float64)  # P is of the type of the values
         test = mannwhitneyu(block[near], block[~near], axis=0, method="asymptotic", alternative=alternative)
         constant = np.ptp(block, axis=0) == 0
         statistics.append(test.statistic)

@@ -76,11 +76,14 @@ def registration(
     """
     cells, spots = coordinates(adata, basis), coordinates(slide, spatial_key)
     values, label = color_values(adata, color)
-    ax = canvas.axes_or_new(
-        ax, width=maps.MAP_WIDTH + maps._key_width(values, True), height=maps._height(spots, 4.8)
-    )
+    ax = _map_axes_or_new(ax, spots, key=values is not None)
     ax.scatter(
-        *spots.T, s=1.6 * canvas.point_size(ax, len(spots)), color="#E4E4E4", linewidths=0, rasterized=True
+        spots[:, 0],
+        spots[:, 1],
+        s=1.6 * canvas.point_size(ax, len(spots)),
+        color="#E4E4E4",
+        linewidths=0,
+        rasterized=True,
     )
     canvas.points(ax, cells, values, label=label, size=0.35 * canvas.point_size(ax, len(cells)))
     canvas.map_axes(ax, title=title, unit="units of the slide")
@@ -98,10 +101,11 @@ def marker_map(found: MarkerEnrichment, *, title: str | None = None, ax: Axes | 
         As in :func:`reconstruction`.
     """
     near = found.near.to_numpy()
-    ax = canvas.axes_or_new(ax, width=maps.MAP_WIDTH + 1.8, height=maps._height(found.coords, maps.MAP_WIDTH))
+    ax = _map_axes_or_new(ax, found.coords, key=True)
     size = canvas.point_size(ax, len(near))
     for rows, color in ((~near, palette.MISSING), (near, NEAR)):
-        ax.scatter(*found.coords[rows].T, s=size, color=color, linewidths=0, rasterized=len(near) >= 1000)
+        x, y = found.coords[rows].T
+        ax.scatter(x, y, s=size, color=color, linewidths=0, rasterized=len(near) >= 1000)
     names = [f"near {found.cell_type} ({near.sum():,})", f"other ({(~near).sum():,})"]
     canvas.swatches(ax, names, [NEAR, palette.MISSING], title="spots")
     canvas.map_axes(ax, title=title, unit="units of the slide")
@@ -294,6 +298,13 @@ def mixing(table: pd.DataFrame, *, title: str | None = None, ax: Axes | None = N
     canvas.plain(ax)
     canvas.set_title(ax, title)
     return ax
+
+
+def _map_axes_or_new(ax: Axes | None, coords: np.ndarray, *, key: bool) -> Axes:
+    """The given axes, or new ones of the shape of the slide with room for a legend."""
+    wide, high = np.ptp(coords, axis=0)
+    height = float(np.clip(1.0 + 4.0 * high / (wide or 1.0), 3.4, 7.0))
+    return canvas.axes_or_new(ax, width=maps.MAP_WIDTH + (2.0 if key else 0.0), height=height)
 
 
 def _slot(adata: AnnData, key: str, call: str) -> dict[str, Any]:
