@@ -60,7 +60,9 @@ class Encoder(nn.Module):
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> Encoder:
         """The encoder whose ``state_dict()`` this is, frozen."""
-        layers = {int(name.split(".")[1]): w for name, w in state.items() if name.startswith("mlp.") and w.ndim == 2}
+        layers = {
+            int(name.split(".")[1]): w for name, w in state.items() if name.startswith("mlp.") and w.ndim == 2
+        }
         widths = [layers[number] for number in sorted(layers)]
         linear = widths[0] if widths else state["start"].T
         encoder = cls(

@@ -143,7 +143,9 @@ def build_panel(
         )
     merit = moran
     if config.gene_selection == "variable":
-        merit = np.mean([dispersion(log_normalise(x, target) if raw else x) for x in [*slides, cells]], axis=0)
+        merit = np.mean(
+            [dispersion(log_normalise(x, target) if raw else x) for x in [*slides, cells]], axis=0
+        )
     ranked = np.argsort(np.where(usable, -merit, np.inf), kind="stable")
     columns = ranked[: min(config.n_genes, int(usable.sum()))]
     weights = np.sqrt(moran[columns]) if config.gene_weights == "moran" else np.ones(len(columns))

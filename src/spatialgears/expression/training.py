@@ -157,9 +157,15 @@ def _prepare(
 ) -> tuple[Encoder, tuple[Inputs, Inputs]]:
     """An untrained encoder, and what it will see of spots and cells: genes, or components with a linear start."""
     if not config.residual:
-        return Encoder(spots.n_genes, config.embed_dim, hidden=config.hidden), (gene_inputs(spots), gene_inputs(cells))
+        return Encoder(spots.n_genes, config.embed_dim, hidden=config.hidden), (
+            gene_inputs(spots),
+            gene_inputs(cells),
+        )
     basis = svd_basis(spots.clean(), cells.clean(), config.basis_dim, seed=child_seed(seed, "basis"))
-    domains = projected_inputs(spots, basis, seed=seed), projected_inputs(cells, basis, seed=child_seed(seed, "cells"))
+    domains = (
+        projected_inputs(spots, basis, seed=seed),
+        projected_inputs(cells, basis, seed=child_seed(seed, "cells")),
+    )
     places = coords if config.gene_weights == "moran" else None
     known, others = domains
     start = weighted_start(known.clean, others.clean, config.embed_dim, slide=known.group, coords=places)
@@ -202,7 +208,9 @@ class _Loop:
             generator = torch_rng(self.seed, "encoder batch", step, fabric.global_rank)
             batch = fabric.to_device(self._batch(e.batch_size // 2, generator))
             epoch = step / per_epoch
-            alpha = grl_coefficient(epoch, warmup=e.grl_warmup_epochs, ramp=e.grl_ramp_epochs, maximum=e.grl_max)
+            alpha = grl_coefficient(
+                epoch, warmup=e.grl_warmup_epochs, ramp=e.grl_ramp_epochs, maximum=e.grl_max
+            )
             losses: dict[str, Tensor] = wrapped(batch, alpha)
             check_finite(losses, step, "encoder")
             optimizer.zero_grad()
@@ -220,7 +228,9 @@ class _Loop:
             progress("encoder", step + 1, steps, values)
             ramped = e.adversary > 0 and epoch >= e.grl_warmup_epochs + e.grl_ramp_epochs
             if ramped and values.get("probe", 1.0) <= 0.5 + e.probe_margin:
-                logger.info("spots and cells are mixed (probe %.3f) after %d steps", values["probe"], step + 1)
+                logger.info(
+                    "spots and cells are mixed (probe %.3f) after %d steps", values["probe"], step + 1
+                )
                 break
         self.objective.eval()
         return history
@@ -247,7 +257,11 @@ class _Loop:
         return f"{self.seed} {sizes} {self.config.expression.model_dump_json()}"
 
     def _save(
-        self, folder: Path | None, optimizer: torch.optim.Optimizer, done: int, history: dict[str, list[float]]
+        self,
+        folder: Path | None,
+        optimizer: torch.optim.Optimizer,
+        done: int,
+        history: dict[str, list[float]],
     ) -> None:
         if folder is not None:
             meta = {"identity": self._identity(), "done": done, "history": history}

@@ -1,0 +1,153 @@
+"""Does stage A keep place? Nearest neighbours in its embedding, against the reference, and one row per term.
+
+    python -m spatialgears.bench.embedding --data DIR [--seeds 3] [--only mouse_atlas] [--ablation]
+
+Every embedding is scored alike: cells are placed at the mean of their five nearest spots by cosine, slide by
+slide, and distances are compared with the true ones. Coordinates of the cells are used for this score alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from sklearn.decomposition import PCA
+
+from spatialgears import datasets
+from spatialgears.bench.assembly import as_table
+from spatialgears.bench.references import coords_of, shared_genes
+from spatialgears.config import Config
+from spatialgears.datasets import Tissue
+from spatialgears.engine import numpy_rng, threads
+from spatialgears.expression.normalise import dense, log_normalise
+from spatialgears.expression.panel import build_panel
+from spatialgears.expression.reference import knn_places, reference_encoder
+from spatialgears.expression.training import EncoderFit, train_encoder
+from spatialgears.expression.views import cell_features
+from spatialgears.metrics import mixing, spearman
+
+#: Sets of the table; ``simulated`` is another individual's cells, on another platform.
+SETS = ("mouse_atlas", "her2st_E", "dlpfc", "simulated")
+
+#: One row per term, as changes of the default: what is taken away, and what the paper has and the default has not.
+ABLATION: Mapping[str, Sequence[str]] = {
+    "default": (),
+    "start alone": ("max_steps=1",),
+    "without local alignment": ("local_alignment=0",),
+    "without thinning": ("thinning=false",),
+    "without gene weights": ("gene_weights=none",),
+    "with adversaries": ("adversary=1", "slide_adversary=1", "grl_warmup_epochs=5", "grl_ramp_epochs=20"),
+    "with MMD": ("mmd=20",),
+    "with CORAL": ("coral=1",),
+    "VICReg for anchor": ("anchor=0", "lambda_inv=25", "lambda_var=25", "lambda_cov=1"),
+}
+
+
+def tissue_of(name: str, root: Path | None, seed: int) -> Tissue:
+    """A set of the registry, or simulated unpaired tissue."""
+    if name == "simulated":
+        return datasets.simulate_tissue(n_cells=2000, spots=500, unpaired=True, seed=seed)
+    return datasets.load(name, root)
+
+
+def measure(tissue: Tissue, config: Config, *, seed: int) -> dict[str, Any]:
+    """Train stage A on one tissue and score its embedding, the reference, and how sources mix.
+
+    Parameters
+    ----------
+    tissue
+        Slides and cells in raw counts, and the cells' true places.
+    config
+        Its ``expression`` part is measured; the trained encoder is scored whatever the guard says.
+    seed
+        Of the training.
+
+    Returns
+    -------
+    ``spearman`` and ``reference`` on cells; ``guard`` and ``guard_reference`` on held-out spots; ``entropy`` and
+    ``ilisi`` of slides and cells in the embedding, ``entropy_before`` and ``ilisi_before`` in the principal
+    components of plain log-normalised expression; ``probe``; ``seconds``.
+    """
+    genes = shared_genes([*tissue.slides, tissue.cells])
+    slides = [sp.csr_matrix(slide[:, genes].X) for slide in tissue.slides]
+    cells, coords = sp.csr_matrix(tissue.cells[:, genes].X), [coords_of(slide) for slide in tissue.slides]
+    settings = config.expression.model_copy(update={"embedding": "encoder"})
+    wide = settings.model_copy(update={"n_genes": settings.encoder_genes})
+    start = time.perf_counter()
+    panel, columns = build_panel(slides, coords, cells, genes=np.array(genes), config=wide)
+    slides, cells = [x[:, columns] for x in slides], cells[:, columns]
+    forced = config.model_copy(update={"expression": settings})
+    fit: EncoderFit = train_encoder(slides, [cells], panel, coords=coords, config=forced, seed=seed)
+    seconds = time.perf_counter() - start
+    spots = [cell_features(x, panel, settings)[0] for x in slides]
+    query = cell_features(cells, panel, settings)[0]
+    truth = np.asarray(tissue.truth.obsm["spatial"], dtype=np.float64)[:, :2]
+    scores = {
+        name: spearman(knn_places([e.embed(x) for x in spots], coords, e.embed(query)), truth)
+        for name, e in {"spearman": fit.encoder, "reference": reference_encoder(torch.cat(spots))}.items()
+    }
+    over = "slides" if "slides" in fit.guard.encoder else "spots"
+    before = mixing_before([*slides, cells], seed=seed)
+    return {
+        **scores,
+        "guard": fit.guard.encoder[over],
+        "guard_reference": fit.guard.reference[over],
+        "entropy": fit.mixing["neighbour_entropy"],
+        "ilisi": fit.mixing["ilisi"],
+        "entropy_before": before["neighbour_entropy"],
+        "ilisi_before": before["ilisi"],
+        "probe": fit.probe,
+        "seconds": seconds,
+    }
+
+
+def mixing_before(sources: Sequence[sp.csr_matrix], *, seed: int, limit: int = 2000) -> dict[str, float]:
+    """Mixing of sources (n_i, G) in 30 principal components of their log-normalised counts, as many of each."""
+    count = min(limit, *(x.shape[0] for x in sources))
+    rng = numpy_rng(seed, "mixing before")
+    rows = [log_normalise(x[rng.permutation(x.shape[0])[:count]]) for x in sources]
+    joint = np.concatenate([dense(x).numpy() for x in rows])
+    components = PCA(min(30, *joint.shape), random_state=0).fit_transform(joint)
+    return mixing(components, np.repeat(np.arange(len(sources)), count))
+
+
+def rows(
+    names: Iterable[str], variants: Mapping[str, Sequence[str]], *, root: Path | None, seeds: int
+) -> Iterator[dict[str, Any]]:
+    """Means over seeds, one row for each set and variant; variants are ``key=value`` of the expression stage."""
+    for name in names:
+        for title, values in variants.items():
+            config = Config().with_values([f"expression.{value}" for value in values])
+            runs = [measure(tissue_of(name, root, seed), config, seed=seed) for seed in range(seeds)]
+            means = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
+            spread = float(np.std([run["spearman"] for run in runs]))
+            yield {"set": name, "variant": title, "spearman": means.pop("spearman"), "sd": spread, **means}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="folder of the benchmark sets")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=SETS, default=SETS)
+    parser.add_argument("--ablation", action="store_true", help="one row per term")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING)
+    variants = ABLATION if options.ablation else {"default": ()}
+    with threads(1):
+        found = []
+        for row in rows(options.only, variants, root=options.data, seeds=options.seeds):
+            found.append(row)
+            print(as_table([row]).splitlines()[-1], flush=True)  # noqa: T201
+    print(as_table(found))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
