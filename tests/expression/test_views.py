@@ -83,18 +83,6 @@ def test_dropout_leaves_the_value_of_a_silent_gene(tiny, panel):
     assert torch.equal(first, second)
 
 
-def test_disjoint_views_share_no_read(tiny, panel):
-    genes, columns = panel
-    depths = np.asarray(tiny.cells[:, columns].sum(1)).ravel()
-    slides = [x[:, columns] for x in tiny.slides]
-    views = SpotViews(slides, depths, genes, config=ExpressionConfig(), seed=0, bank_bytes=0, disjoint=True)
-    rows = np.arange(views.n_spots)
-    kept = []
-    views._kept = lambda x, data: kept.append(data)
-    views._split(rows, seed=3)
-    assert (sum(kept) <= views.counts.data).all() and all(part.sum() > 0 for part in kept)
-
-
 def test_clean_is_the_measured_profile(tiny, panel):
     views = _spots(tiny, panel)
     x = log_normalise(tiny.slides[1][:, panel[1]].toarray(), panel[0].target)
