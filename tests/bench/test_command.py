@@ -71,3 +71,25 @@ def test_bad_arguments_are_refused(gears, plane, tmp_path, arguments, words):
     given = [str(tmp_path / "cells.h5ad") if word == "CELLS" else word for word in arguments]
     with pytest.raises(InputError, match=words):
         gears(*given)
+
+
+def test_experiments_on_one_model_write_their_table_and_figure(gears, monkeypatch, tmp_path):
+    from spatialgears.bench import embedding, experiments, figures, one_model
+
+    def fake_rows(sets, variants, *, root, seeds):
+        keys = ("spearman", "reference", "entropy", "entropy_before", "ilisi", "ilisi_before")
+        return [{"set": name, **dict.fromkeys(keys, 0.5)} for name in sets]
+
+    monkeypatch.setattr(embedding, "rows", fake_rows)
+    assert "| simulated | 0.5 |" in gears("embedding", "--simulated").stdout
+    monkeypatch.setattr(
+        experiments, "SIMULATED", {"n_cells": 60, "n_genes": 60, "n_sections": 1, "spots": 60}
+    )
+
+    def fake_run(name, task, config, *, folder):
+        assert task.cells.n_obs == 60 and config.geometry.steps
+        return [{"run": "weighted", "spearman": 0.25}], figures.Figure()
+
+    monkeypatch.setattr(one_model, "run", fake_run)
+    assert "| weighted | 0.25 |" in gears("stitching", "--simulated", "-m", "quick").stdout
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"embedding.png", "stitching.png"}

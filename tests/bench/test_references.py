@@ -37,7 +37,7 @@ def test_a_cell_does_not_see_its_own_place(task):
     """With places that have nothing to do with expression, the ceiling must not do better than chance."""
     shuffled = np.random.default_rng(0).permutation(task.truth)
 
-    def nearest(draw, places, features, *, seed):
+    def nearest(draw, places, features, *, seed, steps):
         known = draw(np.arange(len(places)), None)
         distance = ((features[:, None] - known[None]) ** 2).sum(-1)
         return places[distance.argmin(1)].numpy()

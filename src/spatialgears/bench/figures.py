@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -71,6 +72,24 @@ def diagnostics(layouts: Mapping[str, np.ndarray], truth: np.ndarray) -> Figure:
     plotting.calibration_error(layouts, truth, ax=left)
     plotting.local_rmse(layouts, truth, ax=middle)
     plotting.edge_roc(layouts, truth, ax=right)
+    return figure
+
+
+def embedding(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """What stage A's embedding keeps of place, and how well sources mix before it and in it (figure 6)."""
+    panels = (
+        ("Spearman of distances, kNN", {"reference": "reference", "embedding": "spearman"}),
+        ("neighbour entropy", {"log-normalised PCA": "entropy_before", "embedding": "entropy"}),
+        ("iLISI", {"log-normalised PCA": "ilisi_before", "embedding": "ilisi"}),
+    )
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    x = np.arange(len(rows))
+    for ax, (title, bars) in zip(figure.subplots(1, 3), panels, strict=True):
+        for i, (label, key) in enumerate(bars.items()):
+            ax.bar(x + 0.4 * i - 0.2, [row[key] for row in rows], 0.38, label=label)
+        ax.set_xticks(x, [row["set"] for row in rows], rotation=20)
+        ax.set(title=title, ylim=(0, 1))
+        ax.legend(fontsize="small")
     return figure
 
 

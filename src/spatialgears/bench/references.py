@@ -122,7 +122,8 @@ def supervised(
     for i in range(folds):
         known, held = fold != i, fold == i
         draw = _drawing(features[known])
-        result[held.numpy()] = _regress(draw, places[known], features[held], seed=child_seed(seed, i) % 2**31)
+        own = child_seed(seed, "fold", i) % 2**31
+        result[held.numpy()] = _regress(draw, places[known], features[held], seed=own, steps=1000)
     return result
 
 

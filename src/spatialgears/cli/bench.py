@@ -81,7 +81,8 @@ def bench(
         _list()
         return
     if experiment in _APART:
-        _apart(experiment, data=data, simulated=simulated, out=out, preset=(method or ["default"])[0])
+        preset = (method or ["default"])[0]
+        _apart(experiment, data=data, simulated=simulated, out=out, preset=preset, seeds=seeds)
         return
     if experiment not in EXPERIMENTS:
         raise InputError(
@@ -165,16 +166,24 @@ def _own_tasks(
     )
 
 
-def _apart(experiment: str, *, data: Path | None, simulated: bool, out: Path, preset: str) -> None:
-    """Fit once (or take the model fitted before) and show what an experiment makes of it."""
-    from spatialgears.bench import one_model
+def _apart(
+    experiment: str, *, data: Path | None, simulated: bool, out: Path, preset: str, seeds: int
+) -> None:
+    """Fit once (or take the model fitted before), show what an experiment makes of it."""
+    from spatialgears.bench import embedding, figures, one_model
     from spatialgears.bench.assembly import as_table
     from spatialgears.bench.experiments import tasks_of
     from spatialgears.config import Config
 
-    task = next(iter(tasks_of("diagnostics", root=data, simulated=simulated)(0)))
-    rows, figure = one_model.run(experiment, task, Config.preset(preset), folder=out)
-    text = f"### {experiment}: {task.name}\n\n{as_table(rows)}\n"
+    if experiment == "embedding":
+        sets = ("simulated",) if simulated else embedding.SETS
+        rows, title = list(embedding.rows(sets, {"default": ()}, root=data, seeds=seeds)), "stage A"
+        figure = figures.embedding(rows)
+    else:
+        task = next(iter(tasks_of("diagnostics", root=data, simulated=simulated)(0)))
+        rows, figure = one_model.run(experiment, task, Config.preset(preset), folder=out)
+        title = task.name
+    text = f"### {experiment}: {title}\n\n{as_table(rows)}\n"
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{experiment}.md").write_text(text)
     figure.savefig(out / f"{experiment}.png", dpi=150)
