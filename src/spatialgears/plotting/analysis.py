@@ -81,11 +81,11 @@ def registration(
         spots[:, 0],
         spots[:, 1],
         s=1.6 * canvas.point_size(ax, len(spots)),
-        color="#E4E4E4",
+        color="#EDEDED",
         linewidths=0,
         rasterized=True,
     )
-    canvas.points(ax, cells, values, label=label, size=0.35 * canvas.point_size(ax, len(cells)))
+    canvas.points(ax, cells, values, label=label, size=0.8 * canvas.point_size(ax, len(cells)))
     canvas.map_axes(ax, title=title, unit="units of the slide")
     return ax
 
@@ -212,7 +212,7 @@ def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None
     table = found["table"]
     ax = canvas.axes_or_new(ax, width=4.2, height=4.0)
     ax.scatter(table["slide"], table["reconstruction"], s=14, color=OTHER, linewidths=0, alpha=0.7)
-    for gene, row in table.nlargest(5, "slide").iterrows():
+    for gene, row in table.nlargest(3, "slide").iterrows():
         ax.annotate(
             str(gene),
             (row["slide"], row["reconstruction"]),

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+
+import spatialgears as sg
+from spatialgears.analysis.markers import MarkerEnrichment
+from spatialgears.errors import InputError
+from spatialgears.plotting import palette
+
+
+def legend_names(ax) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+@pytest.fixture
+def found(adata):
+    coords = np.random.default_rng(0).random((60, 2))
+    near = pd.Series(coords[:, 0] > 0.5)
+    genes = ["BST2", "$odd"]
+    values = pd.DataFrame(np.random.default_rng(1).random((60, 2)) + near.to_numpy()[:, None], columns=genes)
+    table = pd.DataFrame(
+        {"effect": [0.9, 0.8], "pvalue_adj": [1e-4, 0.2], "log2fc": [0.61, 0.5]}, index=genes
+    )
+    return MarkerEnrichment(table, near, coords, values, "pDC", 12, 0.1, 0.15)
+
+
+def test_domains_are_named_and_noise_is_grey(adata):
+    adata.uns["gears_domain"] = {
+        "table": pd.DataFrame(
+            {"majority": ["neuron", "glia"], "purity": [0.814, 0.5], "noise": [False, True]},
+            index=["left", "right"],
+        )
+    }
+    ax = sg.pl.spatial_domains(adata)
+    assert legend_names(ax) == ["left: neuron, 81%", "missing"]
+    assert len(ax.collections[0].get_offsets()) == (adata.obs["gears_domain"] == "right").sum()
+
+
+def test_registration_draws_cells_over_spots_in_the_units_of_the_slide(adata):
+    adata.obsm["X_gears_slide"] = 100 * adata.obsm["X_gears"]
+    slide = ad.AnnData(
+        np.ones((50, 1)), obsm={"spatial": 100 * np.random.default_rng(0).normal(size=(50, 2))}
+    )
+    ax = sg.pl.registration(adata, slide, color="cell_type")
+    assert [len(part.get_offsets()) for part in ax.collections] == [50, 0, 300]
+    assert "units of the slide" in ax.get_xlabel()
+
+
+def test_markers_show_near_and_other_with_their_p(found):
+    ax = sg.pl.marker_map(found)
+    near = int(found.near.sum())
+    assert [len(part.get_offsets()) for part in ax.collections] == [60 - near, near]
+    assert legend_names(ax) == [f"near pDC ({near})", f"other ({60 - near})"]
+    ax = sg.pl.marker_enrichment(found)
+    ax.figure.canvas.draw()
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["BST2", "$odd"]
+    assert ax.texts[0].get_text() == "P = 0.0001\nlog2 FC 0.61"
+    with pytest.raises(InputError, match="'NRP1' was not tested"):
+        sg.pl.marker_enrichment(found, genes=["NRP1"])
+
+
+def test_smoothed_gene_and_agreement(adata):
+    adata.obsm["gears_expression"] = pd.DataFrame({"Sox2": np.linspace(0, 1, 300)}, adata.obs_names)
+    table = pd.DataFrame({"reconstruction": [0.1, 0.4, 0.2], "slide": [0.2, 0.8, 0.3]}, index=list("abc"))
+    adata.uns["gears_moran"] = {"table": table, "agreement": 1.0}
+    assert len(sg.pl.spatial_expression(adata, "Sox2").collections[1].get_array()) == 300
+    ax = sg.pl.moran_agreement(adata)
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), table[["slide", "reconstruction"]])
+    assert "Spearman 1.00" in [text.get_text() for text in ax.texts]
+    with pytest.raises(InputError, match=r"not smoothed; there is Sox2"):
+        sg.pl.spatial_expression(adata, "Mbp")
+
+
+def test_neighbours_as_a_matrix_with_the_significant_marked(adata):
+    names = ["a", "b"]
+    ratio = pd.DataFrame([[1.0, -2.0], [-2.0, 1.0]], names, names)
+    adata.uns["gears_neighbors"] = {
+        "log2_ratio": ratio,
+        "pvalue_adj": pd.DataFrame([[0.01, 1], [1, 1.0]], names, names),
+    }
+    ax = sg.pl.neighbors_by_type(adata)
+    np.testing.assert_allclose(ax.images[0].get_array(), ratio)
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0, 0]])
+
+
+def test_mixing_before_and_after():
+    scores = {"neighbour_entropy_balanced": [0.1, 0.9], "ilisi_balanced": [0.0, 0.8], "probe": [1.0, 0.5]}
+    index = pd.MultiIndex.from_tuples([("before", "slide"), ("after", "slide")], names=["basis", "by"])
+    ax = sg.pl.mixing(pd.DataFrame(scores, index))
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0.1, 0], [0.9, 0]])
+    assert legend_names(ax) == ["before", "after"] and len(palette.CATEGORICAL) > 2
+
+
+def test_what_was_not_run_is_said(adata):
+    with pytest.raises(InputError, match=r"sg\.tl\.neighbors_by_type"):
+        sg.pl.neighbors_by_type(adata)
+    with pytest.raises(InputError, match=r"sg\.tl\.spatial_domains"):
+        sg.pl.spatial_domains(adata)
