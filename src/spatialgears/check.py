@@ -175,10 +175,14 @@ def predict_cost(n_spots: int, n_cells: int, n_genes: int, config: Config) -> Co
     elements = g.batch_size * size
     pairs = 6 * size * s.dim
     joint = denoiser if not g.refiner_steps else 0
-    training = g.steps * max(g.crossfit, 1) * (c.step_seconds + 3 * elements * (generator + joint + pairs) / speed)
+    training = (
+        g.steps * max(g.crossfit, 1) * (c.step_seconds + 3 * elements * (generator + joint + pairs) / speed)
+    )
     if denoiser and g.refiner_steps:
         each = c.refine_factor * 3 * elements * (generator + denoiser + pairs) / speed
-        training += g.refiner_steps * (c.step_seconds + each * (0.3 if g.crossfit else 1))  # sets of unseen spots are small
+        training += g.refiner_steps * (
+            c.step_seconds + each * (0.3 if g.crossfit else 1)
+        )  # sets of unseen spots are small
     if embedded:
         layers = [n_genes, *e.hidden, e.embed_dim]
         encoder = sum(left * right for left, right in itertools.pairwise(layers))
@@ -188,7 +192,9 @@ def predict_cost(n_spots: int, n_cells: int, n_genes: int, config: Config) -> Co
     refine = 2 * c.refine_factor * a.steps * denoiser
     solve = n_cells * a.solve_steps * c.solve_seconds if a.mode == "patches" else 0
     members = max(g.crossfit, 1)
-    sampling = passes * n_cells * (1 + a.samples) * (members * generator + refine) / speed + (1 + a.samples) * solve
+    sampling = (
+        passes * n_cells * (1 + a.samples) * (members * generator + refine) / speed + (1 + a.samples) * solve
+    )
     data = c.count_bytes * (n_spots + n_cells) * n_genes + c.view_bytes * (n_spots + n_cells) * n_genes
     kept = 8 * (width_in + g.hidden) + 40 * g.width * (
         g.context_blocks + g.generator_blocks + g.denoiser_blocks

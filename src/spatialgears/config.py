@@ -31,12 +31,16 @@ class ExpressionConfig(_Stage):
 
     n_genes: Count = Field(1000, description="largest size of the gene panel")
     gene_selection: Literal["moran", "variable"] = Field(
-        "moran", description="which genes make the panel: the most spatial on the slides, or the most variable everywhere"
+        "moran",
+        description="which genes make the panel: the most spatial on the slides, or the most variable everywhere",
     )
-    gene_weights: Literal["moran", "none"] = Field("moran", description="weight genes by the square root of Moran's I")
+    gene_weights: Literal["moran", "none"] = Field(
+        "moran", description="weight genes by the square root of Moran's I"
+    )
     moran_neighbors: Annotated[int, Field(ge=2, le=100)] = 6
     min_detection: Fraction = Field(
-        0.05, description="whole transcriptome: genes detected in no more than this share of observations are left out"
+        0.05,
+        description="whole transcriptome: genes detected in no more than this share of observations are left out",
     )
     target_sum: Annotated[float, Field(ge=0)] = Field(
         0.0, description="library size before log1p; 0: the median depth of the cells"
@@ -44,12 +48,16 @@ class ExpressionConfig(_Stage):
     standardise: bool = Field(True, description="standardise genes within each slide and each set of cells")
     thinning: bool = Field(True, description="thin spot counts binomially to the depth of random cells")
     thin_min: Fraction = Field(
-        0.3, description="views of spots no deeper than cells are thinned further, down to this share of their counts"
+        0.3,
+        description="views of spots no deeper than cells are thinned further, down to this share of their counts",
     )
-    cell_thin_min: Fraction = Field(0.7, description="cells are thinned by a factor drawn from [cell_thin_min, 1]")
+    cell_thin_min: Fraction = Field(
+        0.7, description="cells are thinned by a factor drawn from [cell_thin_min, 1]"
+    )
     # the shared encoder
     embedding: Literal["auto", "encoder", "reference"] = Field(
-        "auto", description="which embedding is used: what places held-out spots better, or always the one named"
+        "auto",
+        description="which embedding is used: what places held-out spots better, or always the one named",
     )
     encoder_genes: Count = Field(3000, description="largest size of the encoder's own gene panel")
     hidden: tuple[Count, ...] = (512, 256)
@@ -65,7 +73,9 @@ class ExpressionConfig(_Stage):
     lambda_var: Weight = 0.0
     lambda_cov: Weight = 0.0
     gamma: Annotated[float, Field(gt=0, le=100)] = 1.0
-    anchor: Weight = Field(1.0, description="a view must lie where the start puts its profile; needs residual")
+    anchor: Weight = Field(
+        1.0, description="a view must lie where the start puts its profile; needs residual"
+    )
     # alignment of domains and slides
     adversary: Weight = 0.0
     slide_adversary: Weight = 0.0
@@ -76,7 +86,7 @@ class ExpressionConfig(_Stage):
     grl_ramp_epochs: Count = 80
     mmd: Weight = 0.0
     coral: Weight = 0.0
-    local_alignment: Weight = 1.0
+    local_alignment: Weight = 0.5
     # training
     epochs: Count = Field(200, description="passes over the spots")
     max_steps: Count = Field(300, description="training ends after so many steps even if epochs are left")
@@ -100,7 +110,8 @@ class SupervisionConfig(_Stage):
     n_min: Annotated[int, Field(ge=8, le=4096)] = 96
     n_max: Annotated[int, Field(ge=8, le=4096)] = 256
     tau: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = Field(
-        (0.2, 3.0), description="range of tau_spatial in units of the slide's RMS radius; one is drawn per miniset"
+        (0.2, 3.0),
+        description="range of tau_spatial in units of the slide's RMS radius; one is drawn per miniset",
     )
     overlap: Fraction = Field(0.5, description="alpha: share of a miniset that its twin also holds")
     min_overlap: Annotated[int, Field(ge=2)] = 20
@@ -123,7 +134,9 @@ class GeometryConfig(_Stage):
     )
     input_dropout: Fraction = 0.3
     hidden_dropout: Fraction = 0.4
-    hidden: Annotated[int, Field(ge=0, le=8192)] = Field(512, description="hidden layer before the sets; 0: linear")
+    hidden: Annotated[int, Field(ge=0, le=8192)] = Field(
+        512, description="hidden layer before the sets; 0: linear"
+    )
     width: Annotated[int, Field(ge=4, le=4096)] = Field(128, description="c, the context dimension")
     heads: Annotated[int, Field(ge=1, le=64)] = 4
     inducing: Annotated[int, Field(ge=1, le=4096)] = Field(32, description="m, inducing points per ISAB")
@@ -152,7 +165,8 @@ class GeometryConfig(_Stage):
     gram_scale: Weight = 0.5
     nca: Weight = 0.3
     nca_temperature: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="tau_NCA; 0: the squared median distance to the last of the neighbours, for each miniset"
+        0.0,
+        description="tau_NCA; 0: the squared median distance to the last of the neighbours, for each miniset",
     )
     nca_neighbors: Annotated[int, Field(ge=1, le=128)] = 10
     local_scale: Weight = 0.0
@@ -164,7 +178,8 @@ class GeometryConfig(_Stage):
     overlap_scale: Weight = 0.0
     overlap_kl: Weight = 0.0
     gram_sigma_gate: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Gram, NCA and local scale losses of the refiner apply below this many sigma_data,resid"
+        1.0,
+        description="Gram, NCA and local scale losses of the refiner apply below this many sigma_data,resid",
     )
     overlap_sigma_gate: Annotated[float, Field(gt=0)] = Field(
         1.0, description="overlap losses apply below this many sigma_data,resid"
@@ -180,7 +195,8 @@ class GeometryConfig(_Stage):
         "when each was best and how far off it is; their mean is used. 0: one generator, trained on all",
     )
     slide_steps: Annotated[int, Field(ge=0)] = Field(
-        300, description="with several slides, steps of models that each miss one, for the self-check; 0: none"
+        300,
+        description="with several slides, steps of models that each miss one, for the self-check; 0: none",
     )
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
     lr: Annotated[float, Field(gt=0, le=1)] = 2e-3
@@ -189,7 +205,8 @@ class GeometryConfig(_Stage):
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
     holdout: Annotated[float, Field(ge=0, le=0.5)] = Field(
-        0.0, description="share of each slide, a spatial block, held out to follow the first model and keep its best"
+        0.0,
+        description="share of each slide, a spatial block, held out to follow the first model and keep its best",
     )
     eval_every: Count = 150
 
@@ -213,25 +230,41 @@ class AssemblyConfig(_Stage):
     jaccard: Fraction = 0.2
     patch_size: Annotated[int, Field(ge=8, le=8192)] = 256
     patch_batch: Count = Field(16, description="patches per pass of the network; does not change the result")
-    coverage: Annotated[float, Field(ge=1, le=1000)] = Field(6.0, description="mean number of patches per cell")
+    coverage: Annotated[float, Field(ge=1, le=1000)] = Field(
+        6.0, description="mean number of patches per cell"
+    )
     patch_overlap: Fraction = Field(0.7, description="share of a patch's walk that its twin repeats")
     min_overlap: Annotated[int, Field(ge=3)] = 25
     steps: Annotated[int, Field(ge=0, le=10_000)] = Field(6, description="Heun steps of the refiner; 0: none")
-    sigma_start: Annotated[float, Field(gt=0, le=100)] = Field(1.0, description="in units of sigma_data,resid")
-    guidance: Annotated[float, Field(ge=0, le=20)] = Field(1.0, description="classifier-free guidance; 1: none")
+    sigma_start: Annotated[float, Field(gt=0, le=100)] = Field(
+        1.0, description="in units of sigma_data,resid"
+    )
+    guidance: Annotated[float, Field(ge=0, le=20)] = Field(
+        1.0, description="classifier-free guidance; 1: none"
+    )
     samples: Annotated[int, Field(ge=0, le=1000)] = Field(
-        4, description="layouts drawn beside the best guess; 0: none, and the refiner's result is the best guess"
+        4,
+        description="layouts drawn beside the best guess; 0: none, and the refiner's result is the best guess",
     )
     spacing: Fraction = Field(
         0.5, description="how far the best guess is moved to fill the slides' footprint evenly; 0: not at all"
     )
-    spacing_cells: Count = Field(200, description="fewer cells than this do not fill a tissue, and are not moved")
-    start: Literal["anchors", "isomap"] = Field(
-        "anchors", description="anchors: patches are laid on the plane of the anchors they share; isomap: the paper's"
+    spacing_cells: Count = Field(
+        200, description="fewer cells than this do not fill a tissue, and are not moved"
     )
-    planar: bool = Field(True, description="without anchors, measure in a patch's two principal directions, not in d")
-    edge_k: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="nearest cells measured for each in a patch")
-    edge_long: Annotated[int, Field(ge=0, le=1000)] = Field(16, description="other cells measured for each in a patch")
+    start: Literal["anchors", "isomap"] = Field(
+        "anchors",
+        description="anchors: patches are laid on the plane of the anchors they share; isomap: the paper's",
+    )
+    planar: bool = Field(
+        True, description="without anchors, measure in a patch's two principal directions, not in d"
+    )
+    edge_k: Annotated[int, Field(ge=1, le=1000)] = Field(
+        10, description="nearest cells measured for each in a patch"
+    )
+    edge_long: Annotated[int, Field(ge=0, le=1000)] = Field(
+        16, description="other cells measured for each in a patch"
+    )
     reliability: bool = True
     min_support: Count = 2
     spread_max: Annotated[float, Field(gt=0)] = 0.5
@@ -243,8 +276,12 @@ class AssemblyConfig(_Stage):
     core_cells: Annotated[int, Field(ge=100)] = Field(
         20_000, description="beyond this many cells, the others are laid on a solved core of this size"
     )
-    extend_rounds: Annotated[int, Field(ge=1, le=100)] = Field(3, description="patches each of these others joins")
-    memory_gb: Annotated[float, Field(gt=0)] = Field(4.0, description="budget that decides one-shot or patches")
+    extend_rounds: Annotated[int, Field(ge=1, le=100)] = Field(
+        3, description="patches each of these others joins"
+    )
+    memory_gb: Annotated[float, Field(gt=0)] = Field(
+        4.0, description="budget that decides one-shot or patches"
+    )
 
 
 class Config(_Stage):
@@ -272,7 +309,8 @@ class Config(_Stage):
         """The named preset: ``quick``, ``default`` or ``paper``."""
         if name not in get_args(Preset):
             raise ConfigError(
-                f"No preset is called {name!r}; there are {', '.join(get_args(Preset))}.", "Choose one of these."
+                f"No preset is called {name!r}; there are {', '.join(get_args(Preset))}.",
+                "Choose one of these.",
             )
         return cls.from_dict(_PRESETS[name])
 
@@ -291,11 +329,17 @@ class Config(_Stage):
         try:
             values = json.loads(path.read_text())
         except FileNotFoundError:
-            raise ConfigError(f"There is no configuration file {path}.", "Check the path given to --config.") from None
+            raise ConfigError(
+                f"There is no configuration file {path}.", "Check the path given to --config."
+            ) from None
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ConfigError(f"{path} is not a JSON file: {error}.", "Write one with Config.to_json().") from None
+            raise ConfigError(
+                f"{path} is not a JSON file: {error}.", "Write one with Config.to_json()."
+            ) from None
         if not isinstance(values, dict):
-            raise ConfigError(f"{path} holds a JSON {type(values).__name__}, expected an object.", "Use {...}.")
+            raise ConfigError(
+                f"{path} holds a JSON {type(values).__name__}, expected an object.", "Use {...}."
+            )
         base = cls.preset(values.pop("preset", "default"))
         return cls.from_dict(_merge(base.model_dump(), values))
 
@@ -308,13 +352,17 @@ class Config(_Stage):
             for text in assignments:
                 key, separator, value = text.partition("=")
                 if not separator or not key.strip():
-                    raise ConfigError(f"--set expects stage.key=value, found {text!r}.", "Example: --set seed=1")
+                    raise ConfigError(
+                        f"--set expects stage.key=value, found {text!r}.", "Example: --set seed=1"
+                    )
                 *parents, leaf = key.strip().split(".")
                 level = changes
                 for parent in parents:
                     level = level.setdefault(parent, {})
                     if not isinstance(level, dict):
-                        raise ConfigError(f"{key!r} sets a part of a value set before.", "Give each key once.")
+                        raise ConfigError(
+                            f"{key!r} sets a part of a value set before.", "Give each key once."
+                        )
                 level[leaf] = _parse(value.strip())
         return self.from_dict(_merge(self.model_dump(), changes))
 
@@ -432,7 +480,13 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "probe_k": 20,
             "probe_margin": 0.08,
         },
-        "supervision": {"n_min": 96, "n_max": 384, "overlap": 0.5, "min_overlap": 20, "dim": 32},  # n, tau: silent
+        "supervision": {
+            "n_min": 96,
+            "n_max": 384,
+            "overlap": 0.5,
+            "min_overlap": 20,
+            "dim": 32,
+        },  # n, tau: silent
         "geometry": {  # Geometry Model (Stage C)
             "inputs": "embedding",
             "input_dropout": 0.0,

@@ -64,7 +64,9 @@ def owned_rng() -> Iterator[None]:
 def threads(count: int = 0) -> Iterator[int]:
     """Use ``count`` torch threads inside the block; 0 chooses the cores this process may use (at most 8)."""
     before = torch.get_num_threads()
-    count = count or min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+    count = count or min(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8
+    )
     torch.set_num_threads(count)
     torch.set_flush_denormal(True)
     try:
@@ -114,7 +116,9 @@ def write_atomic(path: str | Path, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def save_state(path: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None = None) -> None:
+def save_state(
+    path: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None = None
+) -> None:
     """Write tensors and JSON-able ``meta`` as one safetensors file, atomically, with a checksum."""
     flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     payload = save_tensors(flat, {"meta": json.dumps(meta or {})})
@@ -133,7 +137,9 @@ def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         meta = json.loads(json.loads(payload[8 : 8 + size])["__metadata__"]["meta"])
         return load_tensors(payload), meta
     except (SafetensorError, ValueError, KeyError) as error:
-        raise RunError(f"{path} is not a spatialgears state file ({error}). Delete it and run again.") from None
+        raise RunError(
+            f"{path} is not a spatialgears state file ({error}). Delete it and run again."
+        ) from None
 
 
 def training_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -145,9 +151,13 @@ def training_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     return tensors
 
 
-def restore_training(tensors: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def restore_training(
+    tensors: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     """Put back what :func:`training_state` took."""
-    module.load_state_dict({k.removeprefix("module."): v for k, v in tensors.items() if k.startswith("module.")})
+    module.load_state_dict(
+        {k.removeprefix("module."): v for k, v in tensors.items() if k.startswith("module.")}
+    )
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):

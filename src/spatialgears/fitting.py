@@ -79,7 +79,9 @@ class Fitted:
 
     def features(self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]) -> Tensor:
         """What the network sees of cells with these counts (N, G); a missing gene is taken as average."""
-        x, _ = cell_features(counts, self.panel, config.expression, standardiser=self.standardiser, raw=self.raw)
+        x, _ = cell_features(
+            counts, self.panel, config.expression, standardiser=self.standardiser, raw=self.raw
+        )
         if missing.any():
             x[:, torch.from_numpy(missing)] = 0
         return seen_by_network(x, self.encoder, config)
@@ -136,7 +138,10 @@ class Fitted:
         confidence = part("confidence", tensors)
         return cls(
             panel=Panel(
-                stored.genes, tensors["panel.weights"].numpy(), tensors["panel.morans_i"].numpy(), float(meta["target"])
+                stored.genes,
+                tensors["panel.weights"].numpy(),
+                tensors["panel.morans_i"].numpy(),
+                float(meta["target"]),
             ),
             raw=bool(meta["raw"]),
             standardiser=Standardiser(tensors["cells.mean"], tensors["cells.std"]),
@@ -163,7 +168,9 @@ def build_network(n_features: int, members: int, config: Config) -> Ensemble:
     """An untrained ensemble; only its first member has a refiner."""
     plain = config.geometry.model_copy(update={"refiner": "none"})
     dim = config.supervision.dim
-    return Ensemble([GeometryModel(n_features, dim, config.geometry if i == 0 else plain) for i in range(members)])
+    return Ensemble(
+        [GeometryModel(n_features, dim, config.geometry if i == 0 else plain) for i in range(members)]
+    )
 
 
 def fit_model(
@@ -306,7 +313,9 @@ def examine(
         for s in range(len(slides)):
             one = (unseen.slide == s) & (unseen.view == 0)
             if one.sum() >= 10:
-                title = what if len(slides) == 1 else f"{what} {'of slide ' if folds is fit.folds else ''}{s + 1}"
+                title = (
+                    what if len(slides) == 1 else f"{what} {'of slide ' if folds is fit.folds else ''}{s + 1}"
+                )
                 places, truth, spot = unseen.places[one], unseen.truth[one], unseen.spot[one]
                 checks.append(score(title, places.numpy(), truth.numpy(), reference=simple[spot.numpy()]))
     if not found:
@@ -338,7 +347,9 @@ def reference_places(
             query = np.flatnonzero(~seen & (slide == s))
             sources = [s] if (seen & (slide == s)).any() else np.unique(slide[seen])
             known = [np.flatnonzero(seen & (slide == source)) for source in sources]
-            places[query] = knn_places([z[rows] for rows in known], [coords[rows] for rows in known], z[query])
+            places[query] = knn_places(
+                [z[rows] for rows in known], [coords[rows] for rows in known], z[query]
+            )
     return places
 
 

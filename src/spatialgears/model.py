@@ -95,7 +95,10 @@ class GEARS:
         )
         with threads(self.config.threads):
             self._fitted = fit_model(
-                inputs, self.config, checkpoint=None if checkpoint is None else Path(checkpoint), progress=progress
+                inputs,
+                self.config,
+                checkpoint=None if checkpoint is None else Path(checkpoint),
+                progress=progress,
             )
         return self
 
@@ -122,7 +125,9 @@ class GEARS:
         """
         fitted, panel = self._ready(), self.panel_
         normalised = not fitted.raw if normalised is None else normalised
-        counts, missing, notes = validate_cells(cells, panel.genes, panel.weights, layer=layer, normalised=normalised)
+        counts, missing, notes = validate_cells(
+            cells, panel.genes, panel.weights, layer=layer, normalised=normalised
+        )
         for note in notes:
             logger.info("%s", note)
         with threads(self.config.threads):
@@ -163,10 +168,14 @@ class GEARS:
         try:
             model._fitted = Fitted.restore(stored)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise RunError(f"meta.json and weights.safetensors in {folder} do not belong together: {error}") from None
+            raise RunError(
+                f"meta.json and weights.safetensors in {folder} do not belong together: {error}"
+            ) from None
         return model
 
     def _ready(self) -> Fitted:
         if self._fitted is None:
-            raise GearsError("This model has not been fitted. Call fit(slides=..., cells=...) or GEARS.load(folder) first.")
+            raise GearsError(
+                "This model has not been fitted. Call fit(slides=..., cells=...) or GEARS.load(folder) first."
+            )
         return self._fitted

@@ -75,7 +75,9 @@ def place(
         limit = None if fitted.confidence is None else radius50
         coords = fill_footprint(coords, even, strength=settings.spacing, limit=limit, seed=seed)
     diagnostics["unfilled"] = unfilled(coords, tissue)
-    refined = settings.steps and config.geometry.refiner != "none"  # without a refiner there is nothing to draw from
+    refined = (
+        settings.steps and config.geometry.refiner != "none"
+    )  # without a refiner there is nothing to draw from
     samples = np.zeros((settings.samples if refined else 0, *coords.shape), dtype=np.float32)
     for s in range(len(samples)):
         drawn = assemble(features, Network(fitted.network, settings, settings.steps), settings,

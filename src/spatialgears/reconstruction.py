@@ -91,7 +91,9 @@ class Reconstruction:
             ``obs["gears_outside"]``; ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph
             for scanpy (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``.
         """
-        if adata.n_obs != len(self.coords) or not np.array_equal(np.asarray(adata.obs_names, str), self.obs_names):
+        if adata.n_obs != len(self.coords) or not np.array_equal(
+            np.asarray(adata.obs_names, str), self.obs_names
+        ):
             raise InputError(
                 f"Expected the {len(self.coords):,} cells that were placed, in their order; found {adata.n_obs:,} cells"
                 + (" with other names." if adata.n_obs == len(self.coords) else "."),

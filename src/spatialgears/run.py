@@ -141,7 +141,12 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
 
 
 def _fit(
-    slides: list[AnnData], cells: AnnData, out: RunFolder, inputs: RunInputs, config: Config, progress: Progress
+    slides: list[AnnData],
+    cells: AnnData,
+    out: RunFolder,
+    inputs: RunInputs,
+    config: Config,
+    progress: Progress,
 ) -> GEARS:
     from spatialgears.model import GEARS
 
@@ -175,7 +180,11 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> None:
     """Write the manifest of a new run, or refuse a folder that belongs to another one."""
     manifest: dict[str, Any] = {
         "inputs": {path: fingerprint(path) for path in [*inputs.st, inputs.sc]},
-        "reading": {"spatial_key": inputs.spatial_key, "normalised": inputs.normalised, **_known(inputs.options)},
+        "reading": {
+            "spatial_key": inputs.spatial_key,
+            "normalised": inputs.normalised,
+            **_known(inputs.options),
+        },
         "config": config.model_dump(mode="json"),
         "versions": store.versions(),
         "command": inputs.command,
@@ -190,7 +199,9 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> None:
     differences = _differences(before, manifest)
     if differences:
         raise RunError(
-            f"{out.root} belongs to another run:\n  - " + "\n  - ".join(differences) + "\nNothing was changed. Choose "
+            f"{out.root} belongs to another run:\n  - "
+            + "\n  - ".join(differences)
+            + "\nNothing was changed. Choose "
             "another folder with -o, or delete this one."
         )
     logger.info("going on in %s", out.root)
@@ -206,7 +217,9 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = []
     if list(before.get("inputs", {}).values()) != list(now["inputs"].values()):
-        found.append(f"its inputs were {', '.join(before.get('inputs', {}))}, with other contents or in another order")
+        found.append(
+            f"its inputs were {', '.join(before.get('inputs', {}))}, with other contents or in another order"
+        )
     if before.get("reading") != now["reading"]:
         found.append(f"it was read with {before.get('reading')}, now {now['reading']}")
     was, wanted = before.get("config", {}), now["config"]
@@ -246,7 +259,9 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         stream = (folder / ".lock").open("w")
     except OSError as error:
-        raise RunError(f"Cannot write to {folder}: {error.strerror}. Choose another folder with -o.") from None
+        raise RunError(
+            f"Cannot write to {folder}: {error.strerror}. Choose another folder with -o."
+        ) from None
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -85,7 +85,9 @@ def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: 
     if reference:
         gain = model["spearman"] - reference["spearman"]
         compared = "better than" if gain > 0.01 else "worse than" if gain < -0.01 else "about as good as"
-        told += f" The model is {compared} a simple nearest-neighbour reference ({model['spearman']:.2f} against "
+        told += (
+            f" The model is {compared} a simple nearest-neighbour reference ({model['spearman']:.2f} against "
+        )
         told += f"{reference['spearman']:.2f}, rank correlation of distances)."
     return told
 
@@ -113,7 +115,9 @@ def warnings(
     found = []
     worst = min((float(np.nan_to_num(check.model["spearman"])) for check in checks), default=1.0)
     if judge(worst) == "none":
-        found.append("No spatial signal: held-out spots are not placed better than by chance. Do not use the places.")
+        found.append(
+            "No spatial signal: held-out spots are not placed better than by chance. Do not use the places."
+        )
     elif judge(worst) == "weak":
         found.append(f"Weak self-check: held-out distances correlate only {worst:.2f} with the truth.")
     if checks and all(
@@ -122,7 +126,9 @@ def warnings(
         found.append("A simple nearest-neighbour reference places held-out spots better than the model does.")
     strongest = float(np.sort(morans_i)[-50:].mean()) if len(morans_i) else 0.0
     if strongest < 0.15:
-        found.append(f"Weak spatial signal: the 50 most spatial genes have a mean Moran's I of only {strongest:.2f}.")
+        found.append(
+            f"Weak spatial signal: the 50 most spatial genes have a mean Moran's I of only {strongest:.2f}."
+        )
     if outside is not None and outside.mean() > 0.1:
         found.append(
             f"Strong domain shift: {outside.mean():.0%} of the cells look like nothing on the slides. Their places and "

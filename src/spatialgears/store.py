@@ -43,10 +43,13 @@ def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = Fals
         is_model = all((folder / name).exists() for name in FILES)
         if not overwrite:
             raise InputError(
-                f"{folder} exists and is not empty.", "Choose another folder, or pass overwrite=True for a model folder."
+                f"{folder} exists and is not empty.",
+                "Choose another folder, or pass overwrite=True for a model folder.",
             )
         if not is_model and {p.name for p in folder.iterdir()} - set(FILES):
-            raise InputError(f"{folder} holds files that are not a model.", "Choose another folder; nothing was changed.")
+            raise InputError(
+                f"{folder} holds files that are not a model.", "Choose another folder; nothing was changed."
+            )
         (folder / "meta.json").unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "config.json", model.config.to_json())
@@ -62,7 +65,9 @@ def load_model(folder: str | Path) -> StoredModel:
     folder = Path(folder)
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
-        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) if folder.is_dir() else "no such folder"
+        found = (
+            ", ".join(sorted(p.name for p in folder.iterdir())[:8]) if folder.is_dir() else "no such folder"
+        )
         raise InputError(
             f"{folder} is not a saved model: {', '.join(missing)} missing (found: {found or 'nothing'}).",
             "Give the folder that model.save() wrote; `gears run -o out/` writes out/model.",
@@ -120,7 +125,9 @@ def flatten(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What :func:`flatten` put under a prefix."""
-    return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+    return {
+        key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")
+    }
 
 
 def remove(folder: str | Path) -> None:

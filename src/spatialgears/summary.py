@@ -42,7 +42,9 @@ def write_summary(
     from spatialgears.report import write_report
 
     if find_spec("plotly") is None:
-        logger.warning("no report was written: plotly is missing. Install it with: pip install 'spatialgears[report]'")
+        logger.warning(
+            "no report was written: plotly is missing. Install it with: pip install 'spatialgears[report]'"
+        )
         return False
     content = report_content(
         model, placed, cells, slides=slides, names=names, spatial_key=spatial_key, command=command
@@ -123,7 +125,9 @@ def _summary(model: GEARS, placed: Reconstruction) -> list[str]:
     sentences += [f"{one.title}: {one.words}" for one in model.checks_]
     if placed.outside.any():
         sentences.append(f"{placed.outside.sum():,} cells look like nothing on the slides and are marked.")
-    sentences.append("Places are intrinsic: only distances mean something, not rotation, reflection or position.")
+    sentences.append(
+        "Places are intrinsic: only distances mean something, not rotation, reflection or position."
+    )
     return sentences
 
 

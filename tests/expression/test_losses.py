@@ -58,7 +58,9 @@ def test_the_adversary_helps_itself_and_hinders_the_encoder():
     loss = net(z, labels, 1.0)
     loss.backward()
     with torch.no_grad():
-        assert float(net(z - 0.05 * z.grad, labels, 1.0)) > float(loss)  # descent for the encoder raises the loss
+        assert float(net(z - 0.05 * z.grad, labels, 1.0)) > float(
+            loss
+        )  # descent for the encoder raises the loss
 
 
 def test_the_coefficient_warms_up_and_ramps():

@@ -18,7 +18,14 @@ class Interrupted(Exception):
 def config_of(**values):
     small = {"epochs": 6, "batch_size": 40, "hidden": [16], "embed_dim": 8, "basis_dim": 20}
     if not values.get("residual", True):  # the paper's own terms
-        small |= {"anchor": 0.0, "lambda_inv": 25.0, "lambda_var": 25.0, "lambda_cov": 1.0, "mmd": 20.0, "coral": 1.0}
+        small |= {
+            "anchor": 0.0,
+            "lambda_inv": 25.0,
+            "lambda_var": 25.0,
+            "lambda_cov": 1.0,
+            "mmd": 20.0,
+            "coral": 1.0,
+        }
         small |= {"adversary": 1.0, "slide_adversary": 50.0, "local_alignment": 4.0}
     small |= {"grl_warmup_epochs": 1, "grl_ramp_epochs": 2, "discriminator_hidden": 8, "probe_margin": 0.0}
     return Config().with_values({"expression": small | values})
@@ -29,7 +36,9 @@ def train(tiny, config, **options):
         tiny.slides, tiny.coords, tiny.cells, genes=tiny.genes, config=config.expression
     )
     slides, cells = [x[:, columns] for x in tiny.slides], tiny.cells[:, columns]
-    return train_encoder(slides, [cells[:80], cells[80:]], panel, coords=tiny.coords, config=config, seed=1, **options)
+    return train_encoder(
+        slides, [cells[:80], cells[80:]], panel, coords=tiny.coords, config=config, seed=1, **options
+    )
 
 
 @pytest.mark.parametrize("residual", [True, False])
@@ -56,7 +65,16 @@ def test_an_interrupted_training_goes_on_bit_for_bit(tiny, tmp_path, residual):
 
 def test_every_term_is_trained_and_every_parameter_reached(tiny):
     fit = train(tiny, config_of(residual=False))
-    terms = {"invariance", "variance", "covariance", "adversary", "slide adversary", "mmd", "coral", "local alignment"}
+    terms = {
+        "invariance",
+        "variance",
+        "covariance",
+        "adversary",
+        "slide adversary",
+        "mmd",
+        "coral",
+        "local alignment",
+    }
     assert terms < set(fit.history), terms - set(fit.history) and len(fit.history["probe"]) >= 1
     assert set(fit.summary()) == {"guard", "probe", "mixing"}
     assert not any(p.requires_grad for p in fit.encoder.parameters())
@@ -66,7 +84,9 @@ def test_the_guard_keeps_the_reference_when_the_embedding_is_empty(tiny):
     useless = train(tiny, config_of(residual=False, epochs=1, hidden=[2], embed_dim=2))
     assert useless.guard.choice == "reference" and not useless.guard.forced
     assert useless.guard.reference["slides"] > useless.guard.encoder["slides"]
-    assert train(tiny, config_of(residual=False, epochs=1, hidden=[2], embed_dim=2, embedding="encoder")).guard.forced
+    assert train(
+        tiny, config_of(residual=False, epochs=1, hidden=[2], embed_dim=2, embedding="encoder")
+    ).guard.forced
 
 
 def test_a_linear_start_is_no_worse_than_the_reference(tiny):
@@ -75,13 +95,17 @@ def test_a_linear_start_is_no_worse_than_the_reference(tiny):
 
 
 def test_training_stops_at_a_loss_that_is_not_finite(tiny, monkeypatch):
-    monkeypatch.setattr(training.Objective, "forward", lambda *_: {"mmd": torch.tensor(torch.nan, requires_grad=True)})
+    monkeypatch.setattr(
+        training.Objective, "forward", lambda *_: {"mmd": torch.tensor(torch.nan, requires_grad=True)}
+    )
     with pytest.raises(TrainingError, match=r"mmd .* step 0"):
         train(tiny, config_of())
 
 
 def test_an_encoder_is_its_state_in_any_order(tiny):
-    encoder = Encoder(6, 3, hidden=[5, 4], basis=torch.randn(9, 6), start=torch.randn(6, 3), scale=torch.rand(3))
+    encoder = Encoder(
+        6, 3, hidden=[5, 4], basis=torch.randn(9, 6), start=torch.randn(6, 3), scale=torch.rand(3)
+    )
     torch.nn.init.normal_(encoder.mlp[-1].weight)
     state = dict(sorted(encoder.state_dict().items(), reverse=True))
     x = torch.randn(7, 9)

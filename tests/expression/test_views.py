@@ -117,4 +117,6 @@ def test_cell_features_in_parts_are_the_whole(tiny, panel):
         (whole / torch.from_numpy(panel[0].weights)).mean(0), torch.zeros(len(panel[0])), atol=1e-4, rtol=0
     )
     plain, _ = cell_features(cells, panel[0], ExpressionConfig(standardise=False, gene_weights="none"))
-    np.testing.assert_allclose(plain, log_normalise(cells, panel[0].target).toarray() * panel[0].weights, rtol=1e-5)
+    np.testing.assert_allclose(
+        plain, log_normalise(cells, panel[0].target).toarray() * panel[0].weights, rtol=1e-5
+    )

@@ -29,27 +29,23 @@ def extend(
     patch's geometry is laid on the plane by the rotation, scale and shift that fit its core cells best, and a
     cell takes the median of its places. Linear in cells, beside the network as in it; memory O(N).
     """
-    n_cells, rounds = len(features), config.extend_rounds
     size = min(config.patch_size, 2 * len(core))
-    context = size // 2
-    new = np.setdiff1d(np.arange(n_cells), core)
-    per_round = -(-len(new) // (size - context))
-    places = np.empty((rounds, n_cells, 2), np.float32)
-    total = rounds * per_round
-    for start in range(0, total, config.patch_batch):
-        ids = np.arange(start, min(start + config.patch_batch, total))
-        known = _draw(len(core), context, ids, seed=child_seed(seed, "core"))  # (B, context)
-        round_, block = np.divmod(ids, per_round)
-        deal = block[:, None] * (size - context) + np.arange(size - context)
-        fresh = np.empty(deal.shape, np.int64)
-        for which in np.unique(round_):
-            order = new[shuffled(child_seed(seed, "round", int(which)), len(new))]
-            fresh[round_ == which] = order[deal[round_ == which] % len(new)]
-        cells = np.hstack([core[known], fresh])
-        noise = (hashed(child_seed(seed, "extend"), ids) >> np.uint64(1)).astype(np.int64)
-        points = geometries(features, geometry, cells, seeds=noise, batch=len(cells))
-        places[round_[:, None], fresh] = _laid(points.astype(np.float64), coords[known])[:, context:]
-        progress("extend", int(ids[-1]) + 1, total, {})
+    context, fresh = size // 2, size - size // 2
+    new = np.setdiff1d(np.arange(len(features)), core)
+    per_round = -(-len(new) // fresh)
+    places = np.zeros((config.extend_rounds, len(features), 2), np.float32)
+    for turn in range(config.extend_rounds):
+        order = new[shuffled(child_seed(seed, "round", turn), len(new))]
+        for start in range(0, per_round, config.patch_batch):
+            block = np.arange(start, min(start + config.patch_batch, per_round))
+            ids = turn * per_round + block
+            known = _draw(len(core), context, ids, seed=child_seed(seed, "core"))  # (B, context)
+            dealt = order[(block[:, None] * fresh + np.arange(fresh)) % len(new)]  # (B, fresh)
+            cells = np.hstack([core[known], dealt])
+            noise = (hashed(child_seed(seed, "extend"), ids) >> np.uint64(1)).astype(np.int64)
+            points = geometries(features, geometry, cells, seeds=noise, batch=len(cells))
+            places[turn, dealt] = _laid(points.astype(np.float64), coords[known])[:, context:]
+            progress("extend", int(ids[-1]) + 1, config.extend_rounds * per_round, {})
     result = np.median(places, axis=0).astype(np.float64)
     result[core] = coords
     return result

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.sparse.csgraph import minimum_spanning_tree, reverse_cuthill_mckee
 
 from spatialgears.assembly.hashing import hashed, shuffled, uniform
 from spatialgears.config import AssemblyConfig
@@ -63,18 +63,21 @@ def sample_patches(graph: sparse.csr_matrix, config: AssemblyConfig, *, seed: in
     n_cells = graph.shape[0]
     size = min(config.patch_size, n_cells)
     dealt = round(size * config.global_fraction) if config.patch_context == "mixed" else 0
-    anchors = shuffled(child_seed(seed, "anchors"), n_cells)[: round(dealt * config.anchor_fraction)]
+    shared = min(round(dealt * config.anchor_fraction), size // 2)
+    anchors = shuffled(child_seed(seed, "anchors"), n_cells)[:shared]
     walked = size - dealt
     wanted = max(1, round(config.coverage * n_cells / size))
     walks = _twin_walks(graph, (wanted + 1) // 2, walked, overlap=config.patch_overlap, seed=seed)[:wanted]
 
     count = _count(walks, n_cells)
     deck = shuffled(child_seed(seed, "deck"), n_cells, count)
-    rows = _fill(anchors, walks, deck, size, stride=dealt - len(anchors))
-    left = np.setdiff1d(np.arange(n_cells), rows)
-    if len(left):
+    rows = _fill(anchors, walks, deck, size, stride=dealt - shared)
+    lacking = config.min_support - _count(rows, n_cells)
+    if lacking.max() > 0:
+        along = reverse_cuthill_mckee(graph, symmetric_mode=True)  # neighbours stand close to each other
+        left = np.concatenate([along[lacking[along] > again] for again in range(config.min_support)])
         extra = _walks_from(graph, left, walked, seed=child_seed(seed, "left"))
-        rows = np.vstack([rows, _fill(anchors, extra, deck, size, stride=dealt - len(anchors))])
+        rows = np.vstack([rows, _fill(anchors, extra, deck, size, stride=dealt - shared)])
     bridges = (
         _bridges(rows, n_cells, min(config.min_overlap, size // 2))
         if len(anchors) < config.min_overlap
@@ -193,6 +196,8 @@ def _fill(
 def _bridges(rows: NDArray[np.int64], n_cells: int, least: int) -> NDArray[np.int64]:
     """Half-and-half patches for edges of the maximum-overlap spanning tree that share less than ``least``."""
     n_patches, size = rows.shape
+    if n_patches == 1:
+        return rows[:0]
     shared = overlaps(rows, n_cells).astype(np.float64)
     chain = np.arange(n_patches - 1)
     chained = sparse.csr_matrix(

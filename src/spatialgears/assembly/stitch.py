@@ -13,7 +13,10 @@ from spatialgears.assembly.measure import Measurements
 from spatialgears.config import AssemblyConfig
 
 _LEAST_SHARED = 5  # overlaps of fewer pairs say nothing of two patches
+_LEAST_EDGES = 8  # a cell with fewer supported edges keeps the others too
 _FURTHEST = 16  # a measurement is compared with at most this many others of its pair
+_SOUND = 0.1  # an edge measured by distrusted patches alone counts for less than this many measurements
+_ALIKE = 0.05  # patches whose log distances differ by less are as good as each other
 _FLOOR = 1e-6  # of the median distance: below it two cells are in one place
 
 
@@ -38,7 +41,7 @@ class DistanceGraph:
     dropped
         Measured pairs left out for little support or large spread.
     rejoined
-        Edges kept against that filter because nothing else joined their cells to the rest.
+        Edges kept against that filter because too few others joined their cells to the rest.
     """
 
     first: NDArray[np.int64]
@@ -74,7 +77,7 @@ def stitch(measurements: Measurements, config: AssemblyConfig) -> DistanceGraph:
     omega = trusted / (1 + trusted) / (1 + (spread / config.spread_max) ** 2)
     first, second = np.divmod(pair[start], n_cells)
     good = (support >= min(config.min_support, measurements.n_patches)) & (spread <= config.spread_max)
-    keep = _rejoin(first, second, good, n_cells)
+    keep = good | _needed(first, second, n_cells, good=good, sound=trusted > _SOUND)
     return DistanceGraph(
         first[keep],
         second[keep],
@@ -96,29 +99,25 @@ def disagreement(measurements: Measurements) -> sparse.csr_matrix:
     all patches share anchors. Overlaps of fewer than five pairs are skipped.
     """
     pair, patch, logs = measurements.pair, measurements.patch, np.log(measurements.distance)
-    n_patches = measurements.n_patches
-    total = sparse.csr_matrix((n_patches, n_patches))
-    count = sparse.csr_matrix((n_patches, n_patches))
+    shape = (measurements.n_patches, measurements.n_patches)
+    seen = sparse.csr_matrix(shape, dtype=np.complex128)  # sum of differences + i * their number
     for offset in range(1, _FURTHEST + 1):
         at = np.flatnonzero(pair[offset:] == pair[:-offset])
         if not len(at):
             break
-        where = (patch[at], patch[at + offset])
-        total += sparse.csr_matrix((np.abs(logs[at + offset] - logs[at]), where), total.shape)
-        count += sparse.csr_matrix((np.ones(len(at)), where), total.shape)
-    total, count = (total + total.T).tocoo(), (count + count.T).tocoo()
-    enough = count.data >= _LEAST_SHARED
-    mean = sparse.csr_matrix((count.data[enough], (count.row[enough], count.col[enough])), total.shape)
-    sums = sparse.csr_matrix(total)
-    mean.data = np.asarray(sums[mean.nonzero()]).ravel() / mean.data
-    return mean
+        apart = np.abs(logs[at + offset] - logs[at])
+        seen += sparse.csr_matrix((apart + 1j, (patch[at], patch[at + offset])), shape)
+    both = sparse.coo_matrix(seen + seen.T)
+    enough = both.data.imag >= _LEAST_SHARED
+    mean = both.data.real[enough] / both.data.imag[enough]
+    return sparse.csr_matrix((mean, (both.row[enough], both.col[enough])), shape, dtype=np.float64)
 
 
 def reliability(between: sparse.csr_matrix, typical: float) -> NDArray[np.float64]:
     """a_p in (0, 1]: exp of minus a patch's mean disagreement over the typical one; 1 for a patch alone."""
     neighbours = np.diff(between.indptr)
     mean = np.asarray(between.sum(1)).ravel() / np.maximum(neighbours, 1)
-    return np.exp(-np.minimum(mean / max(typical, 1e-9), 30.0))
+    return np.exp(-np.minimum(mean / max(typical, _ALIKE), 30.0))
 
 
 def weighted_median(
@@ -140,12 +139,21 @@ def weighted_median(
     return (values[np.minimum(lower, last)] + values[np.minimum(upper, last)]) / 2
 
 
-def _rejoin(
-    first: NDArray[np.int64], second: NDArray[np.int64], good: NDArray[np.bool_], n_cells: int
+def _needed(
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    n_cells: int,
+    *,
+    good: NDArray[np.bool_],
+    sound: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """The good edges and, where they leave cells apart, the measured edges between the parts."""
+    """Edges to keep beside the good ones: sound ones of cells that have few, and those between parts."""
+    degree = np.bincount(np.concatenate([first[good], second[good]]), minlength=n_cells)
+    poor = degree < _LEAST_EDGES
+    needed = sound & (poor[first] | poor[second])
+    held = good | needed
     edges = sparse.csr_matrix(
-        (np.ones(int(good.sum()), bool), (first[good], second[good])), (n_cells, n_cells)
+        (np.ones(int(held.sum()), bool), (first[held], second[held])), (n_cells, n_cells)
     )
     _, part = connected_components(edges, directed=False)
-    return good | (part[first] != part[second])
+    return needed | (part[first] != part[second])

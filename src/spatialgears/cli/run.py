@@ -96,7 +96,9 @@ def demo(
     from spatialgears.run import run as run_all
 
     paths = [str(path) for path in st]
-    command = shlex.join(["gears", "run", *(part for path in paths for part in ("--st", path)), "--sc", str(sc)])
+    command = shlex.join(
+        ["gears", "run", *(part for path in paths for part in ("--st", path)), "--sc", str(sc)]
+    )
     inputs = RunInputs(paths, str(sc), lambda: ([read(path) for path in st], read(sc)), command=command)
     with ProgressView() as progress:
         folder = run_all(inputs, out / "run", settings, progress=progress)

@@ -153,7 +153,9 @@ def train_geometry(
         metrics = {} if score is None else score(model)
     members = folds.models if folds else [model]
     heldout_spots = np.flatnonzero(heldout)
-    return GeometryFit(members, loop.history, float(model.sigma_data), heldout_spots, metrics, folds, slide_folds)
+    return GeometryFit(
+        members, loop.history, float(model.sigma_data), heldout_spots, metrics, folds, slide_folds
+    )
 
 
 @dataclass(frozen=True)
