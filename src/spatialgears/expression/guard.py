@@ -23,7 +23,7 @@ from spatialgears.metrics import spearman
 logger = logging.getLogger(__name__)
 
 #: Spots whose distances are compared on one slide, folds of the cross-validation, and spots in a tile held out as one.
-MAX_SPOTS, N_FOLDS, TILE = 1000, 5, 16
+MAX_SPOTS, N_FOLDS, TILE = 1000, 5, 4
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int) -> 
 
 
 def tile_folds(coords: np.ndarray, *, seed: int) -> np.ndarray:
-    """Folds (n,) of spots; square tiles of about 16 spots belong to one fold."""
+    """Folds (n,) of spots; square tiles of about four spots belong to one fold."""
     low, high = coords.min(0), coords.max(0)
     side = np.sqrt(np.prod(np.maximum(high - low, 1e-9)) * TILE / len(coords))
     column, row = np.floor((coords - low) / side).astype(np.int64).T

@@ -50,8 +50,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Profiles of each domain that a probe looks at, points kept of each training curve, probes in a training run.
-PROBE_PROFILES, HISTORY_POINTS, N_PROBES = 500, 300, 20
+#: Profiles of each domain that a probe looks at, and of each slide or batch that mixing is measured on.
+PROBE_PROFILES, MIXED_PROFILES = 500, 2000
+#: Points kept of each training curve, and probes in a training run.
+HISTORY_POINTS, N_PROBES = 300, 20
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,16 @@ def train_encoder(
         force=e.embedding,
     )
     chosen = encoder if guard.choice == "encoder" else reference_encoder(measured, seed=seed)
-    clean = torch.cat([measured, singles.clean()])
-    group = torch.cat([spots.group, singles.group + len(slides)]).numpy()
-    return EncoderFit(chosen, guard, loop.probe(encoder), mixing(chosen.embed(clean).numpy(), group), history)
+    sources = [chosen.embed(views.clean())[rows] for views in (spots, singles) for rows in views.rows]
+    return EncoderFit(chosen, guard, loop.probe(encoder), _mixing(sources, seed), history)
+
+
+def _mixing(sources: Sequence[Tensor], seed: int) -> dict[str, float]:
+    """Mixing of slides and batches of cells (n_i, h), as many profiles of each."""
+    count = min(MIXED_PROFILES, *(len(z) for z in sources))
+    rng = numpy_rng(seed, "mixed profiles")
+    rows = [z[torch.from_numpy(rng.permutation(len(z))[:count])] for z in sources]
+    return mixing(torch.cat(rows).numpy(), np.repeat(np.arange(len(sources)), count))
 
 
 def _prepare(
@@ -204,10 +213,15 @@ class _Loop:
         start, history = self._load(checkpoint, adam)
         wrapped.train()
         for step in range(start, steps):
+            epoch = step / per_epoch
+            if self._mixed(epoch, history):
+                logger.info(
+                    "spots and cells are mixed (probe %.3f) after %d steps", history["probe"][-1], step
+                )
+                break
             torch.manual_seed(child_seed(self.seed, "encoder dropout", step, fabric.global_rank))
             generator = torch_rng(self.seed, "encoder batch", step, fabric.global_rank)
             batch = fabric.to_device(self._batch(e.batch_size // 2, generator))
-            epoch = step / per_epoch
             alpha = grl_coefficient(
                 epoch, warmup=e.grl_warmup_epochs, ramp=e.grl_ramp_epochs, maximum=e.grl_max
             )
@@ -226,14 +240,14 @@ class _Loop:
                 history.setdefault("probe", []).append(values["probe"])
                 self._save(checkpoint, adam, step + 1, history)
             progress("encoder", step + 1, steps, values)
-            ramped = e.adversary > 0 and epoch >= e.grl_warmup_epochs + e.grl_ramp_epochs
-            if ramped and values.get("probe", 1.0) <= 0.5 + e.probe_margin:
-                logger.info(
-                    "spots and cells are mixed (probe %.3f) after %d steps", values["probe"], step + 1
-                )
-                break
         self.objective.eval()
         return history
+
+    def _mixed(self, epoch: float, history: dict[str, list[float]]) -> bool:
+        """Whether the adversary, at full strength, has made the domains hard to tell apart."""
+        e = self.config.expression
+        ramped = e.adversary > 0 and epoch >= e.grl_warmup_epochs + e.grl_ramp_epochs
+        return ramped and history.get("probe", [1.0])[-1] <= 0.5 + e.probe_margin
 
     @torch.no_grad()
     def probe(self, encoder: Encoder) -> float:
