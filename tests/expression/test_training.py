@@ -6,6 +6,7 @@ from spatialgears.config import Config
 from spatialgears.errors import RunError, TrainingError
 from spatialgears.expression import training
 from spatialgears.expression.encoder import Encoder
+from spatialgears.expression.normalise import log_normalise
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.training import train_encoder
@@ -126,3 +127,26 @@ def test_the_reference_places_cells(tiny):
     query = encoder.embed(cell_features(tiny.cells[:, columns], panel, expression)[0])
     places = knn_places([z[:90]], tiny.coords[:1], query)
     assert np.corrcoef(places[:, 0], tiny.places[:, 0])[0, 1] > 0.8
+
+
+def test_a_mixture_stops_training_with_an_adversary_and_stays_stopped(tiny, tmp_path):
+    config = config_of(residual=False, probe_margin=0.5)
+    fit = train(tiny, config, checkpoint=tmp_path)
+    ramped = 3 * 9  # epochs of warm-up and ramp; 170 spots, 20 in a batch
+    assert ramped - 2 <= fit.history["probe_step"][-1] <= ramped
+    seen = []
+    again = train(tiny, config, checkpoint=tmp_path, progress=lambda stage, done, *_: seen.append(done))
+    assert max(seen, default=ramped) <= ramped and again.history == fit.history
+    without = train(tiny, config_of(probe_margin=0.5))
+    assert without.history["probe_step"][-1] > ramped
+
+
+def test_values_that_are_not_counts_are_embedded_too(tiny):
+    config = config_of()
+    slides = [log_normalise(x) for x in tiny.slides]
+    panel, columns = build_panel(
+        slides, tiny.coords, log_normalise(tiny.cells), genes=tiny.genes, config=config.expression, raw=False
+    )
+    slides, cells = [x[:, columns] for x in slides], log_normalise(tiny.cells)[:, columns]
+    fit = train_encoder(slides, [cells], panel, coords=tiny.coords, config=config, seed=1, raw=False)
+    assert fit.guard.encoder["slides"] > 0.8

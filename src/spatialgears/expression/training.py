@@ -138,18 +138,20 @@ def train_encoder(
         history = loop.run(fabric or make_fabric(config), checkpoint, progress)
     encoder.freeze()
     measured = spots.clean()
-    thinned = spots.draw(torch.arange(spots.n_spots), torch_rng(seed, "guard views"))
+    everyone = torch.arange(spots.n_spots)
+    queries = spots.draw(everyone, torch_rng(seed, "guard views")) if spots.thins else measured
     guard = run_guard(
         encoder,
         reference_encoder(measured, seed=seed),
         known=[measured[rows] for rows in spots.rows],
-        queries=[thinned[rows] for rows in spots.rows],
+        queries=[queries[rows] for rows in spots.rows],
         coords=coords,
         seed=seed,
         force=e.embedding,
     )
     chosen = encoder if guard.choice == "encoder" else reference_encoder(measured, seed=seed)
-    sources = [chosen.embed(views.clean())[rows] for views in (spots, singles) for rows in views.rows]
+    embedded = [(views, chosen.embed(views.clean())) for views in (spots, singles)]
+    sources = [z[rows] for views, z in embedded for rows in views.rows]
     return EncoderFit(chosen, guard, loop.probe(encoder), _mixing(sources, seed), history)
 
 
