@@ -32,6 +32,7 @@ LAYERS = [
     ["plotting"],
     ["report"],
     ["summary"],
+    ["run_folder"],
     ["run"],
     ["bench"],
     ["cli"],

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from spatialgears.model import GEARS
-from spatialgears.selfcheck import SelfCheck, judge, score, warnings
+from spatialgears.selfcheck import SelfCheck, judge, p_value, score, warnings
 
 FLAT, SPATIAL = np.full(60, 0.02), np.full(60, 0.5)
 
@@ -15,8 +15,9 @@ def truth():
     return np.random.default_rng(0).uniform(-1, 1, size=(120, 2))
 
 
-def check(spearman: float, reference: float | None = None) -> SelfCheck:
-    return SelfCheck("t", {"spearman": spearman}, {} if reference is None else {"spearman": reference})
+def check(spearman: float, reference: float | None = None, *, p_value: float = 0.001) -> SelfCheck:
+    simple = {} if reference is None else {"spearman": reference}
+    return SelfCheck("t", {"spearman": spearman}, simple, p_value=p_value)
 
 
 def test_levels():
@@ -71,6 +72,24 @@ def test_few_spots(truth):
     assert score("t", truth[:10], truth[:10]).verdict == "good"
 
 
+def test_few_spots_that_chance_may_have_placed_are_no_signal():
+    rng = np.random.default_rng(3)
+    truth = rng.uniform(-1, 1, (12, 2))
+    found = [score("t", truth + rng.normal(scale=1.2, size=truth.shape), truth) for _ in range(40)]
+    lucky = [one for one in found if one.model["spearman"] >= 0.2 and one.p_value > 0.001]
+    assert lucky and {one.verdict for one in lucky} == {"none"}
+    assert all("chance reaches with so few spots" in one.words for one in lucky)
+
+
+def test_the_test_for_chance_keeps_its_level(truth):
+    """Places that know nothing of the truth: P is uniform, so few are small and many are large."""
+    rng = np.random.default_rng(0)
+    found = [p_value(rng.normal(size=(40, 2)), truth[:40], seed=i) for i in range(60)]
+    assert 0.35 < np.mean(found) < 0.65 and np.mean(np.array(found) <= 0.05) < 0.15
+    assert p_value(truth @ [[0.0, -2.0], [2.0, 0.0]], truth) == 0.001
+    assert p_value(np.full_like(truth, np.nan), truth) == p_value(np.zeros_like(truth), truth) == 1.0
+
+
 def test_for_json(truth):
     found = score("t", truth, truth, reference=truth).to_dict()
     assert SelfCheck(**found).to_dict() == found
@@ -79,7 +98,6 @@ def test_for_json(truth):
 def test_nothing_to_warn_of():
     quiet = {"outside": np.zeros(10, bool), "unfilled": 0.1}
     assert warnings([check(0.9, 0.91)], morans_i=SPATIAL, **quiet) == []
-    assert warnings([], morans_i=SPATIAL) == []
 
 
 @pytest.mark.parametrize(
@@ -87,6 +105,8 @@ def test_nothing_to_warn_of():
     [
         ([check(0.9), check(0.05)], {}, "No spatial signal"),
         ([check(0.9), check(float("nan"))], {}, "No spatial signal"),
+        ([check(0.9), check(0.6, p_value=0.02)], {}, "No spatial signal"),
+        ([], {}, "No self-check: no spots were held out"),
         ([check(0.3)], {}, "Weak self-check: held-out distances correlate only 0.30"),
         ([check(0.8, 0.9), check(0.8, 0.85)], {}, "reference places held-out spots better"),
         ([check(0.9)], {"morans_i": FLAT}, "Moran's I of only 0.02"),

@@ -6,12 +6,17 @@ and results do not depend on batch composition, workers or interruptions.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from glob import escape as glob_escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +27,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from spatialgears.errors import RunError, TrainingError
+from spatialgears.errors import ConfigError, RunError, TrainingError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -79,22 +84,59 @@ def make_fabric(config: Config) -> Fabric:
     """The Lightning Fabric engine the configuration asks for; one process on the CPU by default."""
     from lightning_fabric import Fabric
 
-    fabric = Fabric(
-        accelerator=config.accelerator,
-        devices=config.devices,
-        num_nodes=config.num_nodes,
-        precision=config.precision,
+    on_cpu = config.accelerator == "cpu" or (
+        config.accelerator == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available())
     )
+    if on_cpu and config.precision == "16-mixed":
+        raise ConfigError(
+            "precision = 16-mixed needs a GPU, and the configuration asks for the CPU.", "Use 32-true."
+        )
+    if on_cpu and config.precision == "bf16-mixed" and not bf16_works():
+        raise ConfigError(
+            "precision = bf16-mixed does not work on this CPU: a trial of it failed.", "Use 32-true."
+        )
+    try:
+        fabric = Fabric(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            num_nodes=config.num_nodes,
+            precision=config.precision,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"accelerator = {config.accelerator} with devices = {config.devices} cannot be used here: {error}",
+            "Use accelerator = cpu and devices = 1.",
+        ) from error
     fabric.launch()
     return fabric
+
+
+_BF16 = """
+import torch
+layer = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.SiLU(), torch.nn.Linear(32, 16))
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    x = layer(torch.randn(64, 16)).reshape(2, 4, 8, 16)
+    y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+y.float().sum().backward()
+"""
+
+
+@cache
+def bf16_works() -> bool:
+    """Whether bfloat16 runs on this CPU. Some claim it and end the process instead, so another process tries."""
+    done = subprocess.run([sys.executable, "-c", _BF16], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path in the same folder to write to: flushed and renamed over ``path`` at the end, or removed."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    except OSError as error:
+        raise cannot_write(path, error) from error
     os.close(handle)
     temporary = Path(name)
     try:
@@ -105,9 +147,31 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
         raise
+
+
+def cannot_write(path: str | Path, error: OSError) -> RunError:
+    """The error that says why a file could not be written, and what to do."""
+    reason = error.strerror or str(error).splitlines()[0]
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        advice = "Free some space there, or choose another place, and run again"
+    else:
+        advice = "Choose another place, or ask for the right to write there"
+    return RunError(
+        f"{path} could not be written: {reason}. {advice}; files that were complete before are as they were."
+    )
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Delete what :func:`atomic_path` left of these files when a process was killed while it wrote."""
+    for name in names:
+        for path in folder.glob(f".{glob_escape(name)}.????????{Path(name).suffix}"):
+            path.unlink(missing_ok=True)
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
@@ -128,7 +192,12 @@ def save_state(
 def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what :func:`save_state` wrote; a damaged file is refused by name."""
     path = Path(path)
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunError(
+            f"{path} could not be read: {error.strerror}. Run again, or delete it first."
+        ) from error
     payload, checksum = data[:-4], data[-4:]
     if len(data) < 12 or zlib.crc32(payload).to_bytes(4, "little") != checksum:
         raise RunError(f"{path} is damaged (its checksum does not match). Delete it and run again.")
@@ -136,7 +205,7 @@ def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         size = int.from_bytes(payload[:8], "little")
         meta = json.loads(json.loads(payload[8 : 8 + size])["__metadata__"]["meta"])
         return load_tensors(payload), meta
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise RunError(
             f"{path} is not a spatialgears state file ({error}). Delete it and run again."
         ) from None

@@ -275,7 +275,8 @@ class Unseen:
 def place_unseen(folds: Folds, draw: Draw, slides: list[NDArray[np.float64]], *, seed: int) -> Unseen:
     """Place every spot with the model that has not seen it, among all spots of its slide.
 
-    The pose of a slide is found from the spots the model has seen, or, where it has seen none, from all.
+    The pose of a slide is found from the spots the model has seen; where it has seen none, that of each half of its
+    spots from the other half. No spot's place takes part in finding its own pose: d dimensions could be turned to fit.
     """
     starts = np.cumsum([0, *map(len, slides)])
     parts: list[tuple[Tensor, ...]] = []
@@ -284,15 +285,18 @@ def place_unseen(folds: Folds, draw: Draw, slides: list[NDArray[np.float64]], *,
             unseen = torch.from_numpy(folds.fold[starts[s] : starts[s + 1]] == number)
             if not unseen.any():
                 continue
-            posed = ~unseen if (~unseen).sum() > unseen.sum() else torch.ones_like(unseen)
+            half = torch.rand(len(coords), generator=torch_rng(seed, "halves", number, s)).argsort() % 2 == 0
+            by_seen = (~unseen).sum() > unseen.sum()
             index = torch.arange(starts[s], starts[s + 1])
             truth = torch.from_numpy(coords).float()
             for view in range(VIEWS):
                 x = draw(index[None], torch_rng(seed, "unseen", number, s, view))
                 geometry = model(x)[0].float()
-                shift, origin = geometry[posed].mean(0), truth[posed].mean(0)
-                turn = procrustes(truth[posed] - origin, geometry[posed] - shift)  # (2, d)
-                places = (geometry - shift) @ turn.T + origin
+                places = torch.empty_like(truth)
+                for wanted, posed in ((unseen, ~unseen),) if by_seen else ((half, ~half), (~half, half)):
+                    shift, origin = geometry[posed].mean(0), truth[posed].mean(0)
+                    turn = procrustes(truth[posed] - origin, geometry[posed] - shift)  # (2, d)
+                    places[wanted] = (geometry[wanted] - shift) @ turn.T + origin
                 rows = (index[unseen], torch.full((int(unseen.sum()),), s), x[0, unseen], places[unseen])
                 parts.append((*rows, truth[unseen], torch.full((int(unseen.sum()),), view)))
     return Unseen(*(torch.cat(column) for column in zip(*parts, strict=True)))

@@ -6,21 +6,18 @@ was stopped at any moment goes on from the last checkpoint and ends as it would 
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spatialgears import store
 from spatialgears.config import Config
-from spatialgears.engine import Progress, silent, write_atomic
+from spatialgears.engine import Progress, remove_leftovers, silent, write_atomic
 from spatialgears.errors import RunError
+from spatialgears.run_folder import RunFolder, fingerprint, locked, logged
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -28,43 +25,6 @@ if TYPE_CHECKING:
     from spatialgears.model import GEARS
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """Names inside a run's folder."""
-
-    root: Path
-
-    @property
-    def manifest(self) -> Path:
-        """Inputs, configuration and versions of the run."""
-        return self.root / "run.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """State of unfinished training."""
-        return self.root / "checkpoints"
-
-    @property
-    def model(self) -> Path:
-        """The fitted model."""
-        return self.root / "model"
-
-    @property
-    def cells(self) -> Path:
-        """The cells with their places."""
-        return self.root / "cells.h5ad"
-
-    @property
-    def report(self) -> Path:
-        """The report."""
-        return self.root / "report.html"
-
-    @property
-    def log(self) -> Path:
-        """What happened when."""
-        return self.root / "run.log"
 
 
 @dataclass(frozen=True)
@@ -86,6 +46,8 @@ class RunInputs:
 def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Progress = silent) -> RunFolder:
     """Do everything that is not done yet in a run folder.
 
+    A result that is not what the run wrote is left alone and refused by name.
+
     Parameters
     ----------
     inputs
@@ -104,6 +66,7 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     out = RunFolder(Path(folder))
     _refuse_strangers(out)
     with locked(out.root), logged(out.log):
+        remove_leftovers(out.root, [path.name for path in (out.manifest, out.cells, out.report)])
         slides, cells = inputs.read()
         validate_inputs(
             slides,
@@ -112,13 +75,14 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
             normalised=inputs.normalised,
             names=[*inputs.st, inputs.sc],
         )
-        _claim(out, inputs, config)
+        manifest = _claim(out, inputs, config)
+        _refuse_changed(out, manifest)
         if (out.model / "meta.json").exists():
             logger.info("the model is fitted already: %s", out.model)
             model = GEARS.load(out.model)
         else:
             model = _fit(slides, cells, out, inputs, config, progress)
-        if out.cells.exists() and out.report.exists():
+        if manifest.get("results") and out.cells.exists() and out.report.exists():
             logger.info("everything is done already")
             return out
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
@@ -135,6 +99,10 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
             spatial_key=inputs.spatial_key,
             command=inputs.command,
         )
+        manifest["results"] = {
+            path.name: fingerprint(path) for path in (out.cells, out.report) if path.exists()
+        }
+        _write(out.manifest, manifest)
         store.remove(out.checkpoints)
         logger.info("done")
     return out
@@ -176,8 +144,23 @@ def _refuse_strangers(out: RunFolder) -> None:
         )
 
 
-def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> None:
-    """Write the manifest of a new run, or refuse a folder that belongs to another one."""
+def _refuse_changed(out: RunFolder, manifest: Mapping[str, Any]) -> None:
+    """Refuse results that were damaged or edited since they were written; they are not overwritten."""
+    for name, digest in manifest.get("results", {}).items():
+        path = out.root / Path(name).name
+        if path.exists() and fingerprint(path) != digest:
+            raise RunError(
+                f"{path} is not what the run wrote: it is damaged or was edited. Delete it, or move it if you changed it "
+                "yourself, and run again."
+            )
+
+
+def _write(path: Path, manifest: Mapping[str, Any]) -> None:
+    write_atomic(path, store.sealed(json.dumps(manifest, indent=1)) + "\n")
+
+
+def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> dict[str, Any]:
+    """The manifest, written if the run is new; a folder that belongs to another run is refused."""
     manifest: dict[str, Any] = {
         "inputs": {path: fingerprint(path) for path in [*inputs.st, inputs.sc]},
         "reading": {
@@ -190,12 +173,17 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> None:
         "command": inputs.command,
     }
     if not out.manifest.exists():
-        write_atomic(out.manifest, json.dumps(manifest, indent=1) + "\n")
-        return
+        _write(out.manifest, manifest)
+        return manifest
     try:
-        before = json.loads(out.manifest.read_text())
-    except ValueError:
-        raise RunError(f"{out.manifest} is damaged. Delete {out.root} and run again.") from None
+        text = out.manifest.read_text(encoding="utf-8")
+        before: dict[str, Any] = json.loads(text)
+        whole = store.is_sealed(text)
+    except (OSError, ValueError, RecursionError):
+        whole = False
+    if not whole:
+        raise RunError(f"{out.manifest} is damaged. Delete {out.root} and run again.")
+    del before["digest"]
     differences = _differences(before, manifest)
     if differences:
         raise RunError(
@@ -205,6 +193,7 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> None:
             "another folder with -o, or delete this one."
         )
     logger.info("going on in %s", out.root)
+    return before
 
 
 def _known(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,74 +226,3 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if before.get("versions", {}).get("spatialgears") != now["versions"]["spatialgears"]:
         found.append(f"it was made by spatialgears {before.get('versions', {}).get('spatialgears')}")
     return found
-
-
-def fingerprint(path: str | Path) -> str:
-    """SHA-256 of a file, or of the names and contents of all files of a folder."""
-    path = Path(path).expanduser()
-    digest = hashlib.sha256()
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    for file in files:
-        digest.update(str(file.relative_to(path)).encode())
-        with file.open("rb") as stream:
-            while block := stream.read(2**22):
-                digest.update(block)
-    return digest.hexdigest()
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for one process; the lock goes with the process, however it ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / ".lock").open("w")
-    except OSError as error:
-        raise RunError(
-            f"Cannot write to {folder}: {error.strerror}. Choose another folder with -o."
-        ) from None
-    with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"Another run is at work in {folder}. Wait for it to end, or choose another folder with -o."
-            ) from None
-        yield
-
-
-class _Onward(logging.Handler):
-    """Hands records to the handlers above the package's logger."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        above = logging.getLogger("spatialgears").parent
-        if above is not None:
-            above.handle(record)
-
-
-@contextmanager
-def logged(path: Path) -> Iterator[None]:
-    """Append what the package logs to a file; an error that ends the run is noted too.
-
-    The file gets more than the console does, which is told only what it would have been told anyway.
-    """
-    package = logging.getLogger("spatialgears")
-    handler, onward = logging.FileHandler(path, encoding="utf-8"), _Onward(package.getEffectiveLevel())
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    before, propagate = package.level, package.propagate
-    package.addHandler(handler)
-    if propagate:
-        package.addHandler(onward)
-        package.propagate = False
-    package.setLevel(min(package.getEffectiveLevel(), logging.INFO))
-    try:
-        logger.info("started %s", datetime.now().isoformat(timespec="seconds"))
-        yield
-    except BaseException as error:
-        logger.info("stopped by %s: %s", type(error).__name__, error)
-        raise
-    finally:
-        package.removeHandler(handler)
-        package.removeHandler(onward)
-        package.propagate = propagate
-        package.setLevel(before)
-        handler.close()

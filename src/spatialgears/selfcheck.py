@@ -12,12 +12,18 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import pdist, squareform
+from scipy.stats import rankdata
 
+from spatialgears.engine import numpy_rng
 from spatialgears.metrics import evaluate
 
 Verdict = Literal["good", "fair", "weak", "none"]
 #: Smallest Spearman correlation of distances for each verdict; below the last there is no signal to speak of.
 LEVELS: tuple[tuple[float, Verdict], ...] = ((0.75, "good"), (0.5, "fair"), (0.2, "weak"))
+#: A correlation that chance reaches more often than this is no signal, however large.
+CHANCE = 0.001
+PERMUTATIONS, TESTED = 999, 250  # of the test for chance, and the most spots it looks at
 LOCAL, GLOBAL = 0.8, 0.6  # edge AUC and Spearman from which neighbours, and long distances, are called right
 
 
@@ -35,6 +41,8 @@ class SelfCheck:
         ``good``, ``fair``, ``weak`` or ``none``: no spatial signal was found.
     words
         What that means.
+    p_value
+        How often spots whose places were dealt out at random would correlate as well.
     """
 
     title: str
@@ -42,6 +50,7 @@ class SelfCheck:
     reference: Mapping[str, float] = field(default_factory=dict)
     verdict: Verdict = "none"
     words: str = ""
+    p_value: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -51,6 +60,7 @@ class SelfCheck:
             "reference": dict(self.reference),
             "verdict": self.verdict,
             "words": self.words,
+            "p_value": self.p_value,
         }
 
 
@@ -61,18 +71,53 @@ def score(
     k = min(20, (len(truth) - 2) // 2)
     model = evaluate(predicted, truth, k=k)
     simple = {} if reference is None else evaluate(reference, truth, k=k)
-    verdict = judge(model["spearman"])
-    return SelfCheck(title, model, simple, verdict, _words(model, simple, verdict))
+    chance = p_value(predicted, truth)
+    verdict = judge(model["spearman"], chance)
+    return SelfCheck(title, model, simple, verdict, _words(model, simple, verdict), chance)
 
 
-def judge(spearman: float) -> Verdict:
-    """The verdict for a Spearman correlation of distances."""
+def judge(spearman: float, chance: float = 0.0) -> Verdict:
+    """The verdict for a Spearman correlation of distances, and the probability that chance reaches it."""
+    if chance > CHANCE:
+        return "none"
     return next((word for level, word in LEVELS if spearman >= level), "none")
+
+
+def p_value(predicted: NDArray[Any], truth: NDArray[Any], *, seed: int = 0) -> float:
+    """Mantel's permutation test of distances between places (n, 2) and true ones, one-sided.
+
+    If expression tells nothing of a spot's place, the true places of held-out spots could as well be dealt out among
+    them at random: the share of such deals whose rank correlation of distances is at least the one found, counting
+    the one found. At most 250 spots are looked at; O(250^2) for each of 999 deals.
+    """
+    rng = numpy_rng(seed, "chance")
+    some = np.sort(rng.permutation(len(truth))[:TESTED])
+    first, second = np.triu_indices(len(some), 1)
+    places, true = (np.asarray(points, dtype=np.float64)[some] for points in (predicted, truth))
+    if not np.isfinite(places).all():
+        return 1.0
+    found = _ranks(pdist(places))
+    ranks = squareform(_ranks(pdist(true)))
+    observed = float(found @ ranks[first, second])
+    deals = [rng.permutation(len(some)) for _ in range(PERMUTATIONS)]
+    dealt = np.array([found @ ranks[deal[first], deal[second]] for deal in deals])
+    return float((1 + (dealt >= observed - 1e-9 * abs(observed)).sum()) / (1 + PERMUTATIONS))
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    ranks = rankdata(values)
+    centred: NDArray[np.float64] = (ranks - ranks.mean()) / len(ranks)
+    return centred
 
 
 def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: Verdict) -> str:
     near, far = model["edge_auc"] >= LOCAL, model["spearman"] >= GLOBAL
-    if verdict == "none":
+    if verdict == "none" and model["spearman"] >= LEVELS[-1][0]:
+        told = (
+            f"No spatial signal was found: {model['spearman']:.2f} is what chance reaches with so few spots. Do not use "
+            "the places unless a larger held-out set bears them out."
+        )
+    elif verdict == "none":
         told = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
     elif near and far:
         told = "Neighbours are right, and so are long distances."
@@ -113,12 +158,18 @@ def warnings(
         Share of the slides' tissue near which no cell was placed.
     """
     found = []
+    if not checks:
+        found.append(
+            "No self-check: no spots were held out (geometry.crossfit = 0, or slides too small), so how good the places "
+            "are is not known."
+        )
     worst = min((float(np.nan_to_num(check.model["spearman"])) for check in checks), default=1.0)
-    if judge(worst) == "none":
+    verdicts = {judge(check.model["spearman"], check.p_value) for check in checks}
+    if "none" in verdicts:
         found.append(
             "No spatial signal: held-out spots are not placed better than by chance. Do not use the places."
         )
-    elif judge(worst) == "weak":
+    elif "weak" in verdicts:
         found.append(f"Weak self-check: held-out distances correlate only {worst:.2f} with the truth.")
     if checks and all(
         check.reference and check.reference["spearman"] > check.model["spearman"] + 0.03 for check in checks

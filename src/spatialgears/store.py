@@ -20,7 +20,7 @@ from spatialgears.config import Config
 from spatialgears.engine import load_state, save_state, write_atomic
 from spatialgears.errors import ConfigError, InputError, RunError
 
-FORMAT = 1
+FORMAT = 2  # 1 had no digest of meta.json
 FILES = ("config.json", "weights.safetensors", "genes.txt", "meta.json")
 
 
@@ -51,13 +51,13 @@ def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = Fals
                 f"{folder} holds files that are not a model.", "Choose another folder; nothing was changed."
             )
         (folder / "meta.json").unlink(missing_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "config.json", model.config.to_json())
     write_atomic(folder / "genes.txt", "".join(f"{gene}\n" for gene in model.genes))
     save_state(folder / "weights.safetensors", model.tensors)
     digests = {name: _digest(folder / name) for name in FILES if name != "meta.json"}
     meta = {"format": FORMAT, "versions": versions(), "files": digests, **model.meta}
-    write_atomic(folder / "meta.json", json.dumps(meta, indent=1, default=float) + "\n")
+    text = json.dumps(meta, indent=1, default=float)
+    write_atomic(folder / "meta.json", sealed(text) + "\n")
 
 
 def load_model(folder: str | Path) -> StoredModel:
@@ -74,7 +74,7 @@ def load_model(folder: str | Path) -> StoredModel:
         )
     meta = _read_meta(folder / "meta.json")
     tensors, _ = load_state(folder / "weights.safetensors")
-    strangers = [name for name, digest in meta["files"].items() if _digest(folder / name) != digest]
+    strangers = [name for name in FILES[:-1] if _digest(folder / name) != meta["files"].get(name)]
     if strangers:
         raise RunError(
             f"{', '.join(strangers)} in {folder} is not what was saved: it is damaged, edited, or of another model. Fit the "
@@ -90,21 +90,38 @@ def load_model(folder: str | Path) -> StoredModel:
 
 def _read_meta(path: Path) -> dict[str, Any]:
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        meta = json.loads(text)
         newer = int(meta["format"]) > FORMAT
         dict(meta["files"])
-    except (ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise RunError(f"{path} is damaged. Fit the model again.") from None
     if newer:
         raise RunError(
             f"The model in {path.parent} was written by spatialgears {meta.get('versions', {}).get('spatialgears', '?')}, "
             f"newer than this one ({__version__}). Upgrade spatialgears to use it."
         )
+    if meta["format"] != 1 and not is_sealed(text):
+        raise RunError(f"{path} is not what was saved: it is damaged or edited. Fit the model again.")
     return dict(meta)
 
 
+def sealed(text: str) -> str:
+    """The text of a JSON object with its own digest as the last entry, so that a change to it is seen."""
+    return f'{text.rstrip()[:-1].rstrip()},\n "digest": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}'
+
+
+def is_sealed(text: str) -> bool:
+    """Whether a text is as :func:`sealed` gave it."""
+    body, _, _ = text.rpartition(',\n "digest": "')
+    return bool(body) and sealed(f"{body}\n}}") == text.strip()
+
+
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise RunError(f"{path} could not be read: {error.strerror}. Fit the model again.") from error
 
 
 def versions() -> dict[str, str]:

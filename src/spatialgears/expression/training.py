@@ -289,7 +289,7 @@ class _Loop:
         if folder is None or not (path := folder / "encoder.safetensors").exists():
             return 0, {}
         tensors, meta = load_state(path)
-        if meta["identity"] != self._identity():
+        if meta.get("identity") != self._identity():
             raise RunError(f"{path} belongs to another configuration, seed or data. Delete it and run again.")
         restore_training(tensors, self.objective, optimizer)
         logger.info("encoder: going on after %d steps", meta["done"])

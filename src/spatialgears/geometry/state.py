@@ -63,7 +63,7 @@ class TrainingState:
         if folder is None or not (path := folder / f"{self.name}.safetensors").exists():
             return 0
         tensors, meta = load_state(path)
-        if meta["identity"] != self.identity:
+        if meta.get("identity") != self.identity:
             raise RunError(
                 f"{path} belongs to another configuration, seed or set of slides. Delete it and run again."
             )
