@@ -45,6 +45,7 @@ def by_expression(
     slide: AnnData,
     *,
     coords: NDArray[np.float64],
+    kept: NDArray[np.int64],
     spots: NDArray[np.float64],
     layer: str | None,
     seed: int,
@@ -53,17 +54,17 @@ def by_expression(
 
     A cell is pooled with its nearest in the reconstruction, about as many as a spot holds: its profile is then as
     deep and as mixed as a spot's. Both are standardised by gene, weighted by Moran's I on the slide and projected on
-    its principal components; the place is the mean of the three spots of highest cosine.
+    its principal components; the place is the mean of the three spots of highest cosine. Only cells ``kept`` are
+    matched and pooled.
     """
     cells_raw, slide_counts, genes = _shared(adata, slide, layer)
     counts, raw = cells_raw
-    rng = numpy_rng(seed, "anchors")
-    anchors = np.sort(rng.permutation(len(coords))[:MAX_ANCHORS])
-    _, near = KDTree(coords).query(
-        coords[anchors], k=min(POOL, len(coords))
+    anchors = np.sort(numpy_rng(seed, "anchors").permutation(kept)[:MAX_ANCHORS])
+    _, near = KDTree(coords[kept]).query(
+        coords[anchors], k=min(POOL, len(kept))
     )  # (anchors, pool), itself included
     pool = sparse.csr_matrix(
-        (np.full(near.size, 1.0 if raw else 1 / near.shape[1], np.float32), near.ravel(),
+        (np.full(near.size, 1.0 if raw else 1 / near.shape[1], np.float32), kept[near].ravel(),
          np.arange(len(anchors) + 1) * near.shape[1]),
         (len(anchors), len(coords)),
     )  # fmt: skip
@@ -84,15 +85,17 @@ def by_expression(
     return Matches(anchors, centre, 1 / (scatter + lookup.pitch(spots) ** 2))
 
 
-def by_shape(coords: NDArray[np.float64], spots: NDArray[np.float64], *, seed: int) -> Matches:
-    """Gromov-Wasserstein: a plan between cells and spots that keeps distances, from several starting poses.
+def by_shape(
+    coords: NDArray[np.float64], kept: NDArray[np.int64], spots: NDArray[np.float64], *, seed: int
+) -> Matches:
+    """Gromov-Wasserstein: a plan between cells ``kept`` and spots that keeps distances, from several starting poses.
 
     Uses no expression. A tissue that looks the same turned or mirrored cannot be placed so; ``ambiguity`` is the
     cost of the best plan over that of the best plan in another pose (1: undecided).
     """
     ot = lookup.require("ot")
     rng = numpy_rng(seed, "gromov")
-    chosen = np.sort(rng.permutation(len(coords))[:GW_POINTS])
+    chosen = np.sort(rng.permutation(kept)[:GW_POINTS])
     ends = np.sort(rng.permutation(len(spots))[:GW_POINTS])
     x, y = _canonical(coords[chosen]), _canonical(spots[ends])
     p, q = np.full(len(x), 1 / len(x)), np.full(len(y), 1 / len(y))

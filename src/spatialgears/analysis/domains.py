@@ -34,6 +34,7 @@ def spatial_domains(
     use_rep: str | None = None,
     layer: str | None = None,
     basis: str = "X_gears",
+    outside: str | None = lookup.OUTSIDE,
     key_added: str = "gears_domain",
     seed: int = 0,
     copy: bool = False,
@@ -63,6 +64,9 @@ def spatial_domains(
         Where expression is read; default ``X``. Counts are normalised and logged.
     basis
         Key of the places in ``obsm``.
+    outside
+        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: they get no domain.
+        None: all cells count. Without the column ``"gears_outside"``, all do.
     key_added
         Name of the slots written.
     seed
@@ -75,7 +79,7 @@ def spatial_domains(
     ``None``, or the copy. Writes
 
     ``obs[key_added]``
-        The domain of each cell, "0" the largest.
+        The domain of each cell, "0" the largest; missing for cells left out.
     ``obs[key_added + "_noise"]``
         Whether the cell lies in a domain that is only noise (if ``n_shuffles``).
     ``uns[key_added]["table"]``
@@ -108,9 +112,10 @@ def spatial_domains(
             f"n_neighbors must be at least 1, resolution positive and n_shuffles not negative; found {n_neighbors}, "
             f"{resolution} and {n_shuffles}."
         )
-    coords = lookup.places(adata, basis)
-    named = None if labels is None else lookup.labels(adata, labels)
-    embedding = _embedding(adata, use_rep, layer, seed=seed) if n_shuffles else None
+    kept = lookup.counted(adata, outside)
+    coords = lookup.places(adata, basis)[kept]
+    named = None if labels is None else lookup.labels(adata, labels)[kept]
+    embedding = _embedding(adata, use_rep, layer, kept, seed=seed) if n_shuffles else None
     domain = leiden(coords, n_neighbors=n_neighbors, resolution=resolution, seed=seed)
     table = pd.DataFrame({"n_cells": np.bincount(domain)}, index=[str(i) for i in range(domain.max() + 1)])
     if named is not None:
@@ -119,11 +124,14 @@ def spatial_domains(
         table = table.join(_compare(domain, embedding, table.index, n_shuffles=n_shuffles, seed=seed))
         logger.info("%d domains, %d of them only noise", len(table), int(table["noise"].sum()))
     adata = lookup.target(adata, copy)
-    adata.obs[key_added] = pd.Categorical.from_codes(domain, table.index)
+    codes = np.full(adata.n_obs, -1)
+    codes[kept] = domain
+    adata.obs[key_added] = pd.Categorical.from_codes(codes, table.index)
     if embedding is not None:
-        adata.obs[f"{key_added}_noise"] = table["noise"].to_numpy()[domain]
+        adata.obs[f"{key_added}_noise"] = np.append(table["noise"], False)[codes]  # the last is for no domain
     params = {"n_neighbors": n_neighbors, "resolution": resolution, "n_shuffles": n_shuffles, "basis": basis}
-    adata.uns[key_added] = {"table": table, "params": params | {"labels": labels or "", "seed": seed}}
+    params |= {"labels": labels or "", "seed": seed, "n_outside": int((~kept).sum())}
+    adata.uns[key_added] = {"table": table, "params": params}
     return adata if copy else None
 
 
@@ -165,14 +173,16 @@ def components(x: sparse.csr_matrix, *, seed: int) -> NDArray[np.float64]:
     return np.asarray(x @ axes - mean @ axes, dtype=np.float64)
 
 
-def _embedding(adata: AnnData, use_rep: str | None, layer: str | None, *, seed: int) -> NDArray[np.float64]:
+def _embedding(
+    adata: AnnData, use_rep: str | None, layer: str | None, kept: NDArray[np.bool_], *, seed: int
+) -> NDArray[np.float64]:
     if use_rep is None:
-        return components(lookup.log_expression(adata, layer=layer), seed=seed)
+        return components(lookup.log_expression(adata, layer=layer)[kept], seed=seed)
     if use_rep not in adata.obsm:
         raise InputError(
             f"There is no obsm[{use_rep!r}]; obsm has {lookup.listed(adata.obsm)}.", "Name one of these."
         )
-    embedding = np.array(adata.obsm[use_rep], dtype=np.float64)
+    embedding = np.array(adata.obsm[use_rep], dtype=np.float64)[kept]
     if not np.isfinite(embedding).all():
         raise InputError(f"obsm[{use_rep!r}] has values that are not finite.", "Leave these cells out.")
     return embedding - embedding.mean(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -21,6 +22,10 @@ from spatialgears.validate.counts import check_finite, form_of, to_csr, values_o
 if TYPE_CHECKING:
     from anndata import AnnData
 
+logger = logging.getLogger(__name__)
+
+#: Column of ``obs`` in which a reconstruction marks the cells that no slide supports.
+OUTSIDE = "gears_outside"
 #: Median distance from the centre of a round Gaussian in the plane, in its standard deviations.
 MEDIAN_RADIUS = float(np.sqrt(2 * np.log(2)))
 
@@ -72,9 +77,33 @@ def labels(adata: AnnData, key: str, name: str = "adata") -> pd.Categorical:
     return found.rename_categories([str(category) for category in found.categories])
 
 
-def spreads(adata: AnnData, key: str) -> NDArray[np.float64]:
-    """Standard deviation (n,) of every cell's place along each axis, from its 50% radius ``obs[key]``."""
-    radius = column(adata, key).to_numpy(np.float64)
+def counted(adata: AnnData, outside: str | None) -> NDArray[np.bool_]:
+    """(n,) cells that count: those ``obs[outside]`` does not mark; all of them where ``outside`` is None.
+
+    Only the reconstruction's own column may be absent, as it is where places come from elsewhere.
+    """
+    everyone = np.ones(adata.n_obs, dtype=bool)
+    if outside is None or (outside == OUTSIDE and outside not in adata.obs):
+        return everyone
+    marked = column(adata, outside)
+    if marked.isna().any() or not marked.isin([0, 1]).all():  # True and False are 1 and 0
+        raise InputError(
+            f"obs[{outside!r}] must be true or false for every cell.", "outside=None counts all."
+        )
+    kept = ~marked.to_numpy(bool)
+    if kept.sum() < 3:
+        raise InputError(
+            f"obs[{outside!r}] marks {(~kept).sum():,} of {len(kept):,} cells: too few are left.",
+            "outside=None counts all of them, but their places are not to be trusted.",
+        )
+    if not kept.all():
+        logger.info("%s of %s cells are marked in obs[%r] and left out", (~kept).sum(), len(kept), outside)
+    return kept
+
+
+def spreads(adata: AnnData, key: str, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Standard deviation of the place of every cell kept, along each axis, from its 50% radius ``obs[key]``."""
+    radius = column(adata, key).to_numpy(np.float64)[kept]
     if not (np.isfinite(radius) & (radius >= 0)).all():
         raise InputError(f"obs[{key!r}] must hold radii, finite and not negative.", _ADVICE["X_gears"])
     return radius / MEDIAN_RADIUS

@@ -42,7 +42,7 @@ class MarkerEnrichment:
     values
         (spots, genes) log-normalised expression that was ranked; kept for at most 50 genes.
     cell_type, n_cells
-        The type, and how many cells of it were placed.
+        The type, and how many cells of it counted.
     pitch, radius
         Distance of neighbouring spots, and the distance within which a spot is near, in units of the slide.
     """
@@ -69,6 +69,7 @@ def marker_enrichment(
     layer: str | None = None,
     basis: str = "X_gears_slide",
     spatial_key: str = "spatial",
+    outside: str | None = lookup.OUTSIDE,
 ) -> MarkerEnrichment:
     """Compare genes in spots near the predicted cells of a type with the other spots (section 4).
 
@@ -92,6 +93,9 @@ def marker_enrichment(
         Where the slide's expression is read; default ``X``. Counts are normalised and logged.
     basis, spatial_key
         Keys of the places of cells and spots, in the same frame.
+    outside
+        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: no spot is near them.
+        None: all cells count. Without the column ``"gears_outside"``, all do.
 
     Returns
     -------
@@ -129,7 +133,12 @@ def marker_enrichment(
             f"obs[{labels!r}] has no cell type {cell_type!r}; there are {lookup.listed(types.categories)}.",
             "Name one of these.",
         )
-    cells = lookup.places(adata, basis)[types == cell_type]
+    cells = lookup.places(adata, basis)[(types == cell_type) & lookup.counted(adata, outside)]
+    if not len(cells):
+        raise InputError(
+            f"Every cell of type {cell_type!r} is marked in obs[{outside!r}].",
+            "Choose another type; outside=None counts them, but their places are not to be trusted.",
+        )
     coords = lookup.places(slide, spatial_key, "slide")
     names = lookup.gene_names(slide, layer, "slide")
     columns = (

@@ -58,6 +58,10 @@ def mixing(
         ``n_groups``. :func:`spatialgears.pl.mixing` draws it, :func:`spatialgears.pl.embedding_before_after` the
         embeddings themselves.
 
+    Notes
+    -----
+    All profiles count, also cells marked as outside what the slides support: that they do not mix is what is asked.
+
     Examples
     --------
     >>> import anndata as ad, numpy as np, spatialgears as sg

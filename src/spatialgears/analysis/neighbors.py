@@ -26,6 +26,7 @@ def neighbors_by_type(
     n_layouts: int = 20,
     radius: str | None = "gears_radius50",
     basis: str = "X_gears",
+    outside: str | None = lookup.OUTSIDE,
     seed: int = 0,
     copy: bool = False,
 ) -> AnnData | None:
@@ -51,6 +52,9 @@ def neighbors_by_type(
         Column of ``obs`` with the 50% radius of each cell; None: places are taken as exact.
     basis
         Key of the places.
+    outside
+        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: they are nobody's neighbours.
+        None: all cells count. Without the column ``"gears_outside"``, all do.
     seed
         The same seed gives the same result.
     copy
@@ -88,13 +92,15 @@ def neighbors_by_type(
     if min(n_neighbors, n_permutations, n_layouts) < 1:
         raise InputError("n_neighbors, n_permutations and n_layouts must be at least 1.")
     types = lookup.labels(adata, labels)
+    kept = lookup.counted(adata, outside)
+    types = types[kept].remove_unused_categories()
     known = types.codes >= 0
     if len(types.categories) < 2:
         raise InputError(
             f"obs[{labels!r}] has one type only: there is nothing to compare.", "Name another column."
         )
-    coords = lookup.places(adata, basis)[known]
-    spread = None if radius is None else lookup.spreads(adata, radius)[known]
+    coords = lookup.places(adata, basis)[kept][known]
+    spread = None if radius is None else lookup.spreads(adata, radius, kept)[known]
     found = permutation_test(
         coords,
         types.codes[known].astype(np.int64),
@@ -107,7 +113,12 @@ def neighbors_by_type(
     names = pd.Index(types.categories)
     adata = lookup.target(adata, copy)
     params = {"labels": labels, "n_neighbors": n_neighbors, "n_permutations": n_permutations, "seed": seed}
-    params |= {"n_layouts": n_layouts, "radius": radius or "", "basis": basis}
+    params |= {
+        "n_layouts": n_layouts,
+        "radius": radius or "",
+        "basis": basis,
+        "n_outside": int((~kept).sum()),
+    }
     tables = {name: pd.DataFrame(values, names, names) for name, values in found.items()}
     adata.uns["gears_neighbors"] = tables | {"params": params}
     adata.uns[f"{labels}_nhood_enrichment"] = {name: found[name] for name in ("zscore", "count")}

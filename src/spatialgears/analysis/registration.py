@@ -33,6 +33,7 @@ def register(
     basis: str = "X_gears",
     spatial_key: str = "spatial",
     truth_key: str | None = None,
+    outside: str | None = lookup.OUTSIDE,
     key_added: str = "X_gears_slide",
     seed: int = 0,
     copy: bool = False,
@@ -65,6 +66,10 @@ def register(
         Keys of the places.
     truth_key
         Key of ``adata.obsm`` with true places in the frame of the slide, where they are known: the error is reported.
+    outside
+        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: they are laid on the
+        slide with the others, but are not matched by ``method`` and count in no measure of the fit. None: all cells
+        count. Without the column ``"gears_outside"``, all do.
     key_added
         Key of the result in ``obsm``.
     seed
@@ -82,6 +87,7 @@ def register(
         ``matrix`` (2, 2), ``scale``, ``shift`` (2,), with ``scale * X @ matrix + shift`` the rigid part;
         ``mirrored``; ``deformed``; ``pitch`` of the spots; and the quality of the fit: ``n_matches``, ``agreement``
         (mean weight of the matches, 0 to 1), ``residual`` (median distance of a match from its place, in pitches),
+        ``explained`` (share of the spread of the matched places that the map explains: 1 all, 0 or less none),
         ``coverage`` (share of cells within 1.5 pitches of a spot), with Gromov-Wasserstein ``ambiguity`` (near 1:
         another pose is as good), with ``truth_key`` ``error_median`` and ``error_mean`` in pitches.
 
@@ -106,15 +112,18 @@ def register(
         raise InputError('obsm["spatial"] is for measured places.', "Choose another key_added.")
     coords, spots = lookup.places(adata, basis), lookup.places(slide, spatial_key, "slide")
     truth = None if truth_key is None else lookup.places(adata, truth_key)
+    kept = np.flatnonzero(lookup.counted(adata, outside))
     if matches is not None:
         found = given(matches, len(coords), spots)
     elif method == "gromov":
-        found = by_shape(coords, spots, seed=seed)
+        found = by_shape(coords, kept, spots, seed=seed)
     else:
-        found = by_expression(adata, slide, coords=coords, spots=spots, layer=layer, seed=seed)
+        found = by_expression(adata, slide, coords=coords, kept=kept, spots=spots, layer=layer, seed=seed)
     laid, fit = lay(coords, spots, found, scale=scale, deform=deform, seed=seed)
+    fit["coverage"] = float((KDTree(spots).query(laid[kept])[0] <= 1.5 * fit["pitch"]).mean())
+    fit["n_outside"] = len(coords) - len(kept)
     if truth is not None:
-        error = np.linalg.norm(laid - truth, axis=1) / fit["pitch"]
+        error = np.linalg.norm(laid - truth, axis=1)[kept] / fit["pitch"]
         fit |= {"error_median": float(np.median(error)), "error_mean": float(error.mean())}
     logger.info(
         "%s matches lie %.1f pitches from their places; agreement %.2f",
@@ -155,6 +164,7 @@ def lay(
     if bend is not None:
         laid = bend(laid)
     residual = np.linalg.norm(laid[matches.cells] - places, axis=1) / pitch
+    spread = matches.weights @ np.square(places - np.average(places, axis=0, weights=matches.weights)).sum(1)
     fit: dict[str, Any] = {
         "matrix": similarity.matrix,
         "scale": similarity.scale,
@@ -165,6 +175,6 @@ def lay(
         "n_matches": len(residual),
         "agreement": float(kept.mean()),
         "residual": float(np.median(residual)),
-        "coverage": float((KDTree(spots).query(laid)[0] <= 1.5 * pitch).mean()),
+        "explained": float(1 - matches.weights @ np.square(residual * pitch) / spread),
     }
     return laid, fit if matches.ambiguity is None else fit | {"ambiguity": matches.ambiguity}

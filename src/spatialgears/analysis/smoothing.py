@@ -13,7 +13,6 @@ from scipy import ndimage, sparse, stats
 
 from spatialgears.analysis import lookup
 from spatialgears.errors import InputError
-from spatialgears.expression.normalise import log_normalise
 from spatialgears.expression.panel import morans_i
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ def spatial_expression(
     layer: str | None = None,
     basis: str = "X_gears",
     spatial_key: str = "spatial",
+    outside: str | None = lookup.OUTSIDE,
     copy: bool = False,
 ) -> AnnData | None:
     """Smooth genes over the reconstruction, and compare their Moran's I with the slide's.
@@ -61,6 +61,10 @@ def spatial_expression(
         Where expression is read in both; default ``X``. Counts are normalised and logged.
     basis, spatial_key
         Keys of the places.
+    outside
+        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: they neither
+        give nor get a value.
+        None: all cells count. Without the column ``"gears_outside"``, all do.
     copy
         Write into a copy and return it.
 
@@ -69,7 +73,8 @@ def spatial_expression(
     ``None``, or the copy. Writes
 
     ``obsm["gears_expression"]``
-        DataFrame (cells, genes), smoothed log-normalised expression at each cell's place (if ``genes``).
+        DataFrame (cells, genes), smoothed log-normalised expression at each cell's place (if ``genes``); missing
+        for cells left out.
     ``uns["gears_moran"]["table"]``
         Moran's I of each gene: ``reconstruction`` and, with ``slide``, ``slide`` (genes in both).
     ``uns["gears_moran"]["agreement"]``
@@ -95,26 +100,26 @@ def spatial_expression(
         raise InputError(
             "Nothing was asked for.", "Name genes to smooth, or give slide= to compare Moran's I with."
         )
-    coords = lookup.places(adata, basis)
-    matrix, raw = lookup.expression(adata, layer=layer)
+    kept = lookup.counted(adata, outside)
+    coords = lookup.places(adata, basis)[kept]
+    logged = lookup.log_expression(adata, layer=layer)[kept]
     names = lookup.gene_names(adata, layer, "adata")
-    logged = log_normalise(matrix) if raw else matrix
     smoothed = None
     if genes is not None:
         columns = lookup.gene_columns(adata, genes, layer=layer, name="adata")
-        values = smooth(coords, lookup.spreads(adata, radius), logged[:, columns])
+        values = np.full((adata.n_obs, len(columns)), np.nan, np.float32)
+        values[kept] = smooth(coords, lookup.spreads(adata, radius, kept), logged[:, columns])
         smoothed = pd.DataFrame(values, adata.obs_names, names[columns])
         names_of_moran = names[columns]
     if slide is not None:
         names_of_moran = _shared_names(names, lookup.gene_names(slide, layer, "slide"))
-    moran = _moran(adata, coords, names_of_moran, layer=layer, n_neighbors=n_neighbors)
+    moran = _moran(logged, coords, names, names_of_moran, n_neighbors=n_neighbors)
     table = pd.DataFrame({"reconstruction": moran}, index=pd.Index(names_of_moran, name="gene"))
-    found: dict[str, object] = {"table": table, "n_neighbors": n_neighbors}
+    found: dict[str, object] = {"table": table, "n_neighbors": n_neighbors, "n_outside": int((~kept).sum())}
     if slide is not None:
-        spots = lookup.places(slide, spatial_key, "slide")
-        table["slide"] = _moran(
-            slide, spots, names_of_moran, layer=layer, n_neighbors=n_neighbors, name="slide"
-        )
+        spots, measured = lookup.places(slide, spatial_key, "slide"), lookup.gene_names(slide, layer, "slide")
+        logged = lookup.log_expression(slide, layer=layer, name="slide")
+        table["slide"] = _moran(logged, spots, measured, names_of_moran, n_neighbors=n_neighbors)
         found["agreement"] = _spearman(table["reconstruction"], table["slide"])
         logger.info("Moran's I of %d genes: Spearman %.2f with the slide", len(table), found["agreement"])
     adata = lookup.target(adata, copy)
@@ -169,20 +174,17 @@ def _levels(width: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.f
 
 
 def _moran(
-    adata: AnnData,
+    logged: sparse.csr_matrix,
     coords: NDArray[np.float64],
+    names: NDArray,
     genes: NDArray,
     *,
-    layer: str | None,
     n_neighbors: int,
-    name: str = "adata",
 ) -> NDArray[np.float64]:
-    """Moran's I of the named genes; depth is that of all genes."""
-    matrix, raw = lookup.expression(adata, layer=layer, name=name)
-    names = pd.Index(lookup.gene_names(adata, layer, name))
-    first = pd.Series(np.arange(len(names)), names)[~names.duplicated()][genes].to_numpy()
-    logged = (log_normalise(matrix) if raw else matrix)[:, first]
-    return morans_i(logged, coords, n_neighbors=n_neighbors, raw=False)
+    """Moran's I of the named genes; of those that share a name, the first."""
+    first = pd.Series(np.arange(len(names)), names)
+    first = first[~first.index.duplicated()]
+    return morans_i(logged[:, first[genes].to_numpy()], coords, n_neighbors=n_neighbors, raw=False)
 
 
 def _shared_names(cells: NDArray, spots: NDArray) -> NDArray:

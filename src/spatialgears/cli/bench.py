@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DATA, _PEERS, _LIMITS = "Your own data", "Peers", "Limits of each run"
 #: Experiments on one fitted model, in modules of their own.
-_APART = ("patch-size", "stitching", "embedding")
+_APART = ("patch-size", "stitching", "embedding", "registration")
 
 
 def bench(
@@ -170,7 +170,7 @@ def _apart(
     experiment: str, *, data: Path | None, simulated: bool, out: Path, preset: str, seeds: int
 ) -> None:
     """Fit once (or take the model fitted before), show what an experiment makes of it."""
-    from spatialgears.bench import embedding, figures, one_model
+    from spatialgears.bench import embedding, figures, one_model, registration
     from spatialgears.bench.assembly import as_table
     from spatialgears.bench.experiments import tasks_of
     from spatialgears.config import Config
@@ -179,6 +179,10 @@ def _apart(
         sets = ("simulated",) if simulated else embedding.SETS
         rows, title = list(embedding.rows(sets, {"default": ()}, root=data, seeds=seeds)), "stage A"
         figure = figures.embedding(rows)
+    elif experiment == "registration":
+        task = registration.task_of(data, simulated=simulated)
+        rows, figure = registration.run(task, Config.preset(preset), folder=out)
+        title = f"{task.name}, errors in spot pitches"
     else:
         task = next(iter(tasks_of("diagnostics", root=data, simulated=simulated)(0)))
         rows, figure = one_model.run(experiment, task, Config.preset(preset), folder=out)

@@ -3,15 +3,13 @@
 from spatialgears.plotting.analysis import (
     marker_enrichment,
     marker_map,
-    mixing,
-    moran_agreement,
-    neighbors_by_type,
     registration,
     spatial_domains,
     spatial_expression,
 )
 from spatialgears.plotting.diagnostics import calibration_error, coverage, distortion, edge_roc, local_rmse
 from spatialgears.plotting.maps import embedding_before_after, reconstruction, truth_vs_prediction
+from spatialgears.plotting.scores import mixing, moran_agreement, neighbors_by_type
 from spatialgears.plotting.training import training_curves
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Pictures of what :mod:`spatialgears.analysis` finds: domains, registration, markers, neighbours, mixing."""
+"""Maps of what :mod:`spatialgears.analysis` finds: domains, registration, markers, smoothed genes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, maps, palette
-from spatialgears.plotting.values import color_values, coordinates
+from spatialgears.plotting.values import color_values, coordinates, slot
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from spatialgears.analysis.markers import MarkerEnrichment
 
 NEAR, OTHER = palette.CATEGORICAL[1], palette.CATEGORICAL[0]
-LEVEL = 0.05
 
 
 def spatial_domains(
@@ -36,7 +35,7 @@ def spatial_domains(
     title, ax
         As in :func:`reconstruction`.
     """
-    table = _slot(adata, key, "sg.tl.spatial_domains(adata)")["table"]
+    table = slot(adata, key, "sg.tl.spatial_domains(adata)")["table"]
     noise = table["noise"].to_numpy(bool) if "noise" in table else np.zeros(len(table), bool)
     names = [
         f"{domain}: {row['majority']}, {row['purity']:.0%}" if "majority" in table else str(domain)
@@ -194,120 +193,8 @@ def spatial_expression(
     return maps.reconstruction(adata, color=values, title=title, ax=ax)
 
 
-def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None = None) -> Axes:
-    """Draw Moran's I of every gene in the reconstruction against that on the slide.
-
-    Parameters
-    ----------
-    adata
-        Cells on which ``sg.tl.spatial_expression`` was run with a slide.
-    title, ax
-        As in :func:`reconstruction`.
-    """
-    found = _slot(adata, "gears_moran", "sg.tl.spatial_expression(adata, slide=slide)")
-    if "slide" not in found["table"]:
-        raise InputError(
-            "There is no slide to compare with.", "Run sg.tl.spatial_expression(adata, slide=slide)."
-        )
-    table = found["table"]
-    ax = canvas.axes_or_new(ax, width=4.2, height=4.0)
-    ax.scatter(table["slide"], table["reconstruction"], s=14, color=OTHER, linewidths=0, alpha=0.7)
-    for gene, row in table.nlargest(3, "slide").iterrows():
-        ax.annotate(
-            str(gene),
-            (row["slide"], row["reconstruction"]),
-            (3, 3),
-            textcoords="offset points",
-            fontsize="x-small",
-        ).set_parse_math(False)
-    ax.axhline(0, color=canvas.LIGHTEST_LINE, linewidth=1, zorder=0)
-    ax.axvline(0, color=canvas.LIGHTEST_LINE, linewidth=1, zorder=0)
-    ax.set_xlabel("Moran's I on the slide")
-    ax.set_ylabel("Moran's I in the reconstruction")
-    ax.text(0.03, 0.97, f"Spearman {found['agreement']:.2f}", transform=ax.transAxes, va="top")
-    canvas.plain(ax)
-    canvas.set_title(ax, title)
-    return ax
-
-
-def neighbors_by_type(adata: AnnData, *, title: str | None = None, ax: Axes | None = None) -> Axes:
-    """Draw which types are neighbours more (red) or less (blue) often than by chance; dots mark the significant.
-
-    Parameters
-    ----------
-    adata
-        Cells on which ``sg.tl.neighbors_by_type`` was run.
-    title, ax
-        As in :func:`reconstruction`.
-    """
-    found = _slot(adata, "gears_neighbors", "sg.tl.neighbors_by_type(adata, labels)")
-    ratio = found["log2_ratio"]
-    n = len(ratio)
-    side = 2.2 + 0.28 * n
-    ax = canvas.axes_or_new(ax, width=side + 1.0, height=side)
-    ends = max(float(np.percentile(np.abs(ratio.to_numpy()), 98)), 0.1)
-    drawn = ax.imshow(ratio, cmap="RdBu_r", vmin=-ends, vmax=ends)
-    row, column = np.nonzero(found["pvalue_adj"].to_numpy() < LEVEL)
-    ax.scatter(column, row, s=10, color="black", linewidths=0)
-    names = [canvas.shorten(str(name)) for name in ratio.index]
-    ax.set_xticks(range(n), names, rotation=90, fontsize="small")
-    ax.set_yticks(range(n), names, fontsize="small")
-    for text in [*ax.get_xticklabels(), *ax.get_yticklabels()]:
-        text.set_parse_math(False)
-    ax.set_xlabel("type of the neighbours")
-    ax.set_ylabel("type of the cell")
-    ax.spines[:].set_visible(False)
-    canvas.colorbar(
-        ax,
-        drawn,
-        f"log2 of neighbours over chance (dot: adjusted P < {LEVEL})",
-        ratio.to_numpy(),
-        (-ends, ends),
-    )
-    canvas.set_title(ax, title)
-    return ax
-
-
-def mixing(table: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the mixing scores of one or several embeddings, one line per score, before to after.
-
-    Parameters
-    ----------
-    table
-        What ``sg.tl.mixing`` returned.
-    title, ax
-        As in :func:`reconstruction`.
-    """
-    scores = {
-        "neighbour_entropy_balanced": "neighbour entropy (1: mixed)",
-        "ilisi_balanced": "iLISI (1: mixed)",
-        "probe": "kNN probe (0.5: mixed)",
-    }
-    rows = [(by, score) for by in table.index.unique("by") for score in scores]
-    bases = list(table.index.unique("basis"))
-    ax = canvas.axes_or_new(ax, width=6.6, height=1.2 + 0.34 * len(rows))
-    for y, (by, score) in enumerate(rows):
-        values = [float(table.loc[(basis, by), score]) for basis in bases]
-        ax.plot([min(values), max(values)], [y, y], color=canvas.LIGHTEST_LINE, linewidth=2, zorder=1)
-        ax.scatter(values, [y] * len(bases), c=list(palette.CATEGORICAL[: len(bases)]), s=40, zorder=2)
-    ax.set_yticks(range(len(rows)), [f"{canvas.shorten(str(by))}: {scores[score]}" for by, score in rows])
-    for text in ax.get_yticklabels():
-        text.set_parse_math(False)
-    ax.set(xlim=(-0.03, 1.03), ylim=(len(rows) - 0.5, -0.5), xlabel="score (groups weigh the same)")
-    canvas.swatches(ax, [str(basis) for basis in bases], palette.CATEGORICAL[: len(bases)], title="embedding")
-    canvas.plain(ax)
-    canvas.set_title(ax, title)
-    return ax
-
-
 def _map_axes_or_new(ax: Axes | None, coords: np.ndarray, *, key: bool) -> Axes:
     """The given axes, or new ones of the shape of the slide with room for a legend."""
     wide, high = np.ptp(coords, axis=0)
     height = float(np.clip(1.0 + 4.0 * high / (wide or 1.0), 3.4, 7.0))
     return canvas.axes_or_new(ax, width=maps.MAP_WIDTH + (2.0 if key else 0.0), height=height)
-
-
-def _slot(adata: AnnData, key: str, call: str) -> dict[str, Any]:
-    if key not in adata.uns:
-        raise InputError(f"uns has no {key!r}.", f"Run {call} first.")
-    return adata.uns[key]

@@ -85,6 +85,13 @@ def color_values(data: Any, color: Any, *, layer: str | None = None) -> tuple[pd
     return pd.Series(np.asarray(attribute)), LABELS.get(f"gears_{color}", color)
 
 
+def slot(adata: AnnData, key: str, call: str) -> dict[str, Any]:
+    """What an analysis left in ``uns[key]``, or an error with the call that writes it."""
+    if key not in adata.uns:
+        raise InputError(f"uns has no {key!r}.", f"Run {call} first.")
+    return adata.uns[key]
+
+
 def _from_adata(adata: AnnData, color: str, layer: str | None) -> tuple[pd.Series, str]:
     for column in (color, ALIASES.get(color, color)):
         if column in adata.obs:

@@ -1,0 +1,117 @@
+"""How far from the truth cells lie once they are registered on a slide, in spot pitches.
+
+Run with ``gears bench registration``. Two rows bound the others: the truth itself, turned and mirrored, shows what
+registration alone gets wrong, and the rigid motion that fits the truth best what the reconstruction does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anndata import AnnData
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from spatialgears import datasets, metrics, plotting
+from spatialgears.analysis import lookup, register
+from spatialgears.assembly.canonical import lay_on
+from spatialgears.bench import experiments, one_model, protocols
+from spatialgears.bench.protocols import Task
+from spatialgears.config import Config
+from spatialgears.engine import threads
+from spatialgears.errors import InputError
+from spatialgears.plotting.canvas import plain
+
+#: What is registered, and how.
+RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "true places, turned": ("truth", {}),
+    "by expression": ("X_gears", {}),
+    "by expression, slide's scale": ("X_gears", {"scale": False}),
+    "by expression, bent": ("X_gears", {"deform": True}),
+    "by shape alone": ("X_gears", {"method": "gromov"}),
+}
+FLOOR = "best rigid fit to the truth"
+SCORES = ("error_median", "error_mean", "residual", "agreement", "coverage")
+SIMULATED = {"n_cells": 2000, "n_genes": 200, "spots": 60}
+
+
+def task_of(root: Path | None, *, simulated: bool) -> Task:
+    """Mouse Atlas, or pseudo-Visium spots over simulated cells: slide and truth are in one frame in both."""
+    if not simulated:
+        return next(iter(experiments.tasks_of("diagnostics", root=root)(0)))
+    tissue = datasets.simulate_tissue(**SIMULATED)
+    tissue.cells.obsm["spatial"] = tissue.truth.obsm["spatial"]
+    (task,) = protocols.pseudo_visium(
+        tissue.cells,
+        name="simulated",
+        fractions=(0.8,),
+        layouts=("hex",),
+        grid=(22, 18),
+        min_cells=1,
+        types="cell_type",
+    )
+    return task
+
+
+def run(task: Task, config: Config, *, folder: Path) -> tuple[list[dict[str, Any]], Figure]:
+    """Rows and figure; the model is fitted once and kept in ``folder``.
+
+    Parameters
+    ----------
+    task
+        One slide and cells whose true places lie in its frame.
+    config
+        What to fit with.
+    folder
+        Where the fitted model is kept.
+    """
+    if task.truth is None or len(task.slides) != 1:
+        raise InputError(
+            "registration needs one slide, and cells with known places in its frame.",
+            "Use data with truth, or --simulated.",
+        )
+    model = one_model.fitted(task, config, folder=folder)
+    placed = model.reconstruct(task.cells)
+    return rows_of(placed.to_adata(task.cells, copy=True), task.slides[0], task.truth, config=config)
+
+
+def rows_of(
+    cells: AnnData, slide: AnnData, truth: NDArray[Any], *, config: Config
+) -> tuple[list[dict[str, Any]], Figure]:
+    """Register cells with places ``obsm["X_gears"]`` on the slide in every way; errors in pitches."""
+    turn = np.array([[0.6, 0.8], [0.8, -0.6]])  # a rotation and a mirror
+    cells.obsm["truth"], cells.obsm["known"] = metrics.canonical(truth) @ turn, truth
+    rows, figure = [], Figure(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name, (basis, options) in RUNS.items():
+        start = time.perf_counter()
+        with threads(config.threads):
+            register(cells, slide, basis=basis, truth_key="known", seed=config.seed, **options)
+        fit = cells.uns["X_gears_slide"]
+        row = {"run": name} | {score: fit[score] for score in SCORES}
+        rows.append(row | {"seconds": time.perf_counter() - start})
+        if name == "by expression":
+            error = np.linalg.norm(cells.obsm["X_gears_slide"] - truth, axis=1) / fit["pitch"]
+            cells.obs["error (spot pitches)"] = error
+            plotting.registration(cells, slide, color="error (spot pitches)", title=name, ax=left)
+    rows.append({"run": FLOOR} | _floor(cells, slide, truth))
+    right.barh([row["run"] for row in rows], [row["error_median"] for row in rows], color="#0072B2")
+    right.invert_yaxis()
+    right.set_xlabel("median distance from the true place (spot pitches)")
+    plain(right)
+    return rows, figure
+
+
+def _floor(cells: AnnData, slide: AnnData, truth: NDArray[Any]) -> dict[str, float]:
+    """Error after the least-squares motion and scale onto the truth, which no registration can know."""
+    kept = lookup.counted(cells, lookup.OUTSIDE)
+    x = np.asarray(cells.obsm["X_gears"], np.float64)[kept]
+    x, y = x - x.mean(0), truth[kept] - truth[kept].mean(0)
+    x = x @ lay_on(x, y)
+    x *= (x * y).sum() / np.square(x).sum()
+    error = np.linalg.norm(x - y, axis=1) / lookup.pitch(lookup.places(slide, "spatial", "slide"))
+    return {"error_median": float(np.median(error)), "error_mean": float(error.mean())}
