@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,13 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spatialgears.errors import InputError
+from spatialgears.io.spatialdata import from_spatialdata, open_store, to_spatialdata
 from spatialgears.io.tables import is_table, read_coordinates, read_counts
 from spatialgears.io.tenx import is_matrix_folder, is_space_ranger, read_matrix_folder, read_space_ranger
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-__all__ = ["read", "write_h5ad"]
+__all__ = ["from_spatialdata", "read", "to_spatialdata", "write_h5ad"]
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +109,21 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
     """
     from spatialgears.engine import atomic_path
 
-    whole = adata.to_memory() if adata.isbacked else adata
+    with _repeated_names():
+        whole = adata.to_memory() if adata.isbacked else adata
     with atomic_path(path) as temporary:
-        whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
+        try:
+            whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
+        except OSError:
+            raise
+        except Exception as error:
+            told = str(error)
+            if number := re.search(r"errno ?= ?(\d+)", told):  # HDF5 tells of the disk in words
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+            raise InputError(
+                f"{path} could not be written as an .h5ad file: {told.splitlines()[0] if told else type(error).__name__}",
+                "Remove or convert the part of the AnnData that is named here.",
+            ) from error
 
 
 def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
@@ -155,7 +170,11 @@ def _read_zarr(path: Path, table: str | None) -> AnnData:
             + (f"there is none called {table!r}." if table else "expected exactly one."),
             "Choose one: read(path, table=...).",
         )
-    return anndata.read_zarr(str(path / room / (table or names[0])))
+    adata = anndata.read_zarr(str(path / room / (table or names[0])))
+    if "spatial" in adata.obsm or not adata.uns.get("spatialdata_attrs"):
+        return adata
+    # the table has no places of its own: they are those of the shapes it annotates
+    return from_spatialdata(open_store(path), table=table or names[0])
 
 
 def _take_layer(adata: AnnData, layer: str, path: Path) -> AnnData:
@@ -187,11 +206,18 @@ def _attach(adata: AnnData, coords: np.ndarray, where: str) -> None:
 
 
 @contextmanager
+def _repeated_names() -> Iterator[None]:
+    """Leave it to validation to judge names that repeat."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
+        yield
+
+
+@contextmanager
 def _reading(path: Path, kind: str) -> Iterator[None]:
     """Turn a reader's failure into an error that names the file; repeated names are judged by validation."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
+        with _repeated_names():
             yield
     except InputError:
         raise
@@ -209,11 +235,14 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
 
 
 def _existing(path: str | Path) -> Path:
-    path = Path(path).expanduser()
-    if not path.exists():
+    try:
+        path = Path(path).expanduser()
+        if path.exists():
+            return path
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-        raise InputError(f"There is no file or folder {path}.", f"Check the path. {_inside(folder)}")
-    return path
+    except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user's home, a null byte
+        raise InputError(f"{str(path)[:200]!r} is not a path: {error}.", "Check the path.") from None
+    raise InputError(f"There is no file or folder {path}.", f"Check the path. {_inside(folder)}")
 
 
 def _inside(path: Path) -> str:
