@@ -22,44 +22,63 @@ _APART = ("patch-size", "stitching", "embedding", "registration")
 
 def bench(
     experiment: Annotated[
-        str, typer.Argument(help="Name of an experiment or protocol; see --list.")
+        str, typer.Argument(metavar="EXPERIMENT", help="Name of an experiment or protocol; see --list.")
     ] = "quick",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of rows, tables and figures.")] = Path(
-        "gears-bench"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of rows, tables and figures.")
+    ] = Path("gears-bench"),
     data: Annotated[
-        Path | None, typer.Option("--data", help="Folder of the data files ($SPATIALGEARS_DATA).")
+        Path | None,
+        typer.Option("--data", metavar="FOLDER", help="Folder of the data files ($SPATIALGEARS_DATA)."),
     ] = None,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="Simulated tissue instead of data files.")
     ] = False,
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="What to run; repeatable.")
+        list[str] | None, typer.Option("--method", "-m", metavar="NAME", help="What to run; repeatable.")
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, max=100, help="Number of seeds.")] = 3,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, max=100, help="Number of seeds.")] = 3,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed before.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="List experiments, methods and peers.")] = False,
     as_json: Json = False,
     st: Annotated[
-        list[str] | None, typer.Option("--st", rich_help_panel=_DATA, help="A slide; repeatable.")
+        list[str] | None,
+        typer.Option("--st", metavar="PATH", rich_help_panel=_DATA, help="A slide; repeatable."),
     ] = None,
-    sc: Annotated[str | None, typer.Option("--sc", rich_help_panel=_DATA, help="The cells.")] = None,
+    sc: Annotated[
+        str | None, typer.Option("--sc", metavar="PATH", rich_help_panel=_DATA, help="The cells.")
+    ] = None,
     types: Annotated[
-        str | None, typer.Option("--types", rich_help_panel=_DATA, help="Column of cell types.")
+        str | None,
+        typer.Option("--types", metavar="COLUMN", rich_help_panel=_DATA, help="Column of cell types."),
     ] = None,
     known: Annotated[
         str,
         typer.Option(
-            "--known", rich_help_panel=_DATA, help="Column with the known layer, for real-unpaired."
+            "--known",
+            metavar="COLUMN",
+            rich_help_panel=_DATA,
+            help="Column with the known layer, for real-unpaired.",
         ),
     ] = "layer",
     order: Annotated[
         str | None,
-        typer.Option("--order", rich_help_panel=_DATA, help="Its labels from top to bottom: L1,L2,..."),
+        typer.Option(
+            "--order",
+            metavar="L1,L2,...",
+            rich_help_panel=_DATA,
+            help="Its labels from top to bottom: L1,L2,...",
+        ),
     ] = None,
-    time_limit: Annotated[float, typer.Option(rich_help_panel=_LIMITS, help="Minutes.")] = 60.0,
-    memory_limit: Annotated[float, typer.Option(rich_help_panel=_LIMITS, help="Gigabytes.")] = 16.0,
-    threads: Annotated[int, typer.Option(min=1, rich_help_panel=_LIMITS, help="Threads.")] = 1,
+    time_limit: Annotated[
+        float, typer.Option(metavar="MINUTES", rich_help_panel=_LIMITS, help="Longest time of a run.")
+    ] = 60.0,
+    memory_limit: Annotated[
+        float, typer.Option(metavar="GB", rich_help_panel=_LIMITS, help="Most memory of a run.")
+    ] = 16.0,
+    threads: Annotated[
+        int, typer.Option(metavar="N", min=1, rich_help_panel=_LIMITS, help="Threads of a run.")
+    ] = 1,
     peer_source: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,7 +86,8 @@ def bench(
         ),
     ] = None,
     peer_cache: Annotated[
-        Path | None, typer.Option(rich_help_panel=_PEERS, help="Folder of the peers' environments.")
+        Path | None,
+        typer.Option(metavar="FOLDER", rich_help_panel=_PEERS, help="Folder of the peers' environments."),
     ] = None,
     accept_licence: Annotated[
         list[str] | None,

@@ -12,11 +12,11 @@ from spatialgears.cli.options import Json
 
 
 def simulate(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")],
-    cells: Annotated[int, typer.Option(min=50, max=1_000_000, help="Number of cells.")] = 3000,
-    sections: Annotated[int, typer.Option(min=1, max=50, help="Number of slides.")] = 2,
-    genes: Annotated[int, typer.Option(min=50, max=50_000, help="Number of genes.")] = 300,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write to.")],
+    cells: Annotated[int, typer.Option(metavar="N", min=50, max=1_000_000, help="Number of cells.")] = 3000,
+    sections: Annotated[int, typer.Option(metavar="N", min=1, max=50, help="Number of slides.")] = 2,
+    genes: Annotated[int, typer.Option(metavar="N", min=50, max=50_000, help="Number of genes.")] = 300,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of everything random.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Simulate slides (st_1.h5ad, ...), cells (sc.h5ad) and, apart, where the cells were (truth.h5ad)."""
