@@ -1,26 +1,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
 
-from spatialgears.summary import MOST_CATEGORIES, SHOWN_COLUMNS, report_content, write_summary
+from spatialgears.summary import report_content, subject, write_summary
+from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def content(small_model, small_result, small_tissue):
-    def content(**changes):
+    @cache
+    def unchanged():
+        return make()
+
+    def make(**changes):
         given = {
             "slides": small_tissue.slides,
             "names": ["a/st_1.h5ad", "b/st_2.h5ad"],
             "command": "gears run",
         }
-        return report_content(small_model, small_result, small_tissue.cells, **(given | changes))
+        cells = changes.pop("cells", small_tissue.cells)
+        return report_content(small_model, small_result, cells, **(given | changes))
 
-    return content
+    return lambda **changes: make(**changes) if changes else unchanged()
 
 
 def test_the_report_says_what_was_done(content, small_model, small_result):
@@ -38,7 +45,7 @@ def test_the_report_says_what_was_done(content, small_model, small_result):
 
 def test_inputs_are_left_as_they_are(content, small_tissue):
     before = small_tissue.cells.copy()
-    content()
+    content(command="gears run again")
     np.testing.assert_array_equal(small_tissue.cells.X.toarray(), before.X.toarray())
     assert list(small_tissue.cells.obs) == list(before.obs) and not small_tissue.cells.obsm
 
@@ -85,3 +92,92 @@ def test_columns_worth_colouring_by(small_model, small_result, small_tissue, tmp
     assert not {"one kind", "barcode"} & set(found) and len(found) == SHOWN_COLUMNS + 1
     assert write_summary(tmp_path / "r.html", small_model, small_result, cells=cells)
     assert (tmp_path / "r.html").stat().st_size > 10_000
+
+
+def test_every_analysis_is_a_section(content):
+    sections = content().sections
+    assert [section.title for section in sections] == [
+        "Cells on the slide",
+        "Do genes keep their patterns?",
+        "Markers near their cells",
+        "Which cell types are neighbours",
+        "Do spots and cells mix?",
+    ]
+    assert all(section.png.startswith(b"\x89PNG") and section.alt for section in sections)
+    assert not any("could not" in section.text for section in sections)
+    registered = sections[0]
+    assert [row["Slide"] for row in registered.table] == ["st_1", "st_2"]
+    assert "nan" not in " ".join(section.text for section in sections)
+
+
+def test_what_is_missing_is_said_with_the_way_to_give_it(content, small_tissue):
+    cells = small_tissue.cells.copy()
+    del cells.obs["cell_type"]
+    (missing,) = [one for one in content(cells=cells).sections if one.title == "Not shown"]
+    assert "cell_type" in missing.text and "--st" not in missing.text
+    (nothing,) = content(cells=cells, slides=[], names=[]).sections
+    assert nothing.title == "Not shown" and "--st" in nothing.text
+
+
+def test_an_analysis_that_cannot_be_made_leaves_its_reason(content, monkeypatch):
+    from spatialgears.errors import InputError
+    from spatialgears.summary import findings
+
+    def fail(subject):
+        raise InputError("The tissue is too strange.")
+
+    monkeypatch.setattr(findings, "patterns", fail)
+    section = content(command="gears run again").sections[1]
+    assert section.title == "Do genes keep their patterns?" and "too strange" in section.text
+
+
+def test_other_slides_than_the_models_are_not_taken_for_its_own(content, small_tissue):
+    others = [slide.copy() for slide in small_tissue.slides]
+    others[0].obsm["spatial"] = others[0].obsm["spatial"] * 1.3 + 400
+    titles = [one.title for one in content(slides=others).sections]
+    assert "Cells on the slide" in titles and "Do spots and cells mix?" not in titles
+
+
+def test_odd_names_are_drawn_as_they_are(content, small_tissue):
+    odd = "</script>$\\frac{x_1^ \u2028\"'"
+    cells, slides = small_tissue.cells.copy(), [slide.copy() for slide in small_tissue.slides]
+    cells.obs["cell_type"] = cells.obs["cell_type"].astype(str) + odd
+    for one in (cells, *slides):
+        one.var_names = [name + odd for name in one.var_names]
+    sections = content(cells=cells, slides=slides, names=[odd.replace("/", ""), "b"]).sections
+    assert len(sections) == 5 and not any("could not" in section.text for section in sections)
+    assert any(odd in str(row["Cell type"]) for row in sections[2].table)
+
+
+def test_large_inputs_are_sampled_and_say_so(content, monkeypatch):
+    monkeypatch.setattr(subject, "MOST_CELLS", 100)
+    monkeypatch.setattr(subject, "MOST_GENES", 40)
+    words = content(command="gears run again").sections[0].text
+    assert "100 of the 150 cells" in words and "40 of the 60 genes" in words
+
+
+def test_domains_are_in_order_and_judged(content, small_result):
+    found = content()
+    assert found.domains.categories.tolist() == [str(i) for i in range(len(found.domains.categories))]
+    assert "Leiden" in found.domains_note
+
+
+def test_cells_outside_have_no_domain(small_model, small_result, small_tissue):
+    outside = np.arange(150) < 20
+    found = report_content(small_model, replace(small_result, outside=outside), small_tissue.cells)
+    np.testing.assert_array_equal(found.domains.isna(), outside)
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ({"cell_type": "ab", "leiden": "cd"}, "cell_type"),
+        ({"leiden": "cd", "CellType_minor": "ab"}, "CellType_minor"),
+        ({"leiden": "01"}, "leiden"),
+        ({"cell_type": "aa"}, None),
+        ({"batch": "ab"}, None),
+    ],
+)
+def test_the_column_of_types_is_known_by_its_name(columns, found):
+    obs = pd.DataFrame({name: list(kinds) * 5 for name, kinds in columns.items()})
+    assert subject.types_column(obs) == found

@@ -53,7 +53,17 @@ def make_content():
                 ReportSlide("second", 3 * spots),
             ],
             history={f"stage {word}": {"step": [1, 2, 3], f"loss {word}": [3.0, 2.0, 1.0]}},
-            sections=[Section(f"Section {word}", f"First {word}.\n\nSecond.", PIXEL, f"alt {word}")],
+            sections=[
+                Section(
+                    f"Section {word}",
+                    f"First {word}.\n\nSecond.",
+                    PIXEL,
+                    f"alt {word}",
+                    [{"Type": f"{i} {word}", word: i} for i in range(n_rows)],
+                )
+                for n_rows in (2, 30)
+            ],
+            domains_note=f"Note on {word}.",
             command=f"gears run {word}",
             config=f'{{"seed": "{word}"}}',
             versions={"numpy": np.__version__, word: word},

@@ -84,3 +84,9 @@ def test_nothing_given_is_said():
     empty = Reader(parts(ReportContent("t", np.zeros((3, 2))))).text
     for words in ("No summary", "No warnings", "No self-check", "Neither command"):
         assert words in empty
+
+
+def test_sections_show_their_tables_and_long_ones_wait_to_be_opened(content):
+    short, long = page.extras(content.sections).split("</section>")[:2]
+    assert short.count("<tr>") == 3 and "<details>" not in short
+    assert long.count("<tr>") == 31 and "Table of 30 rows" in long

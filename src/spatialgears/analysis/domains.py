@@ -121,7 +121,7 @@ def spatial_domains(
     if named is not None:
         table = table.join(_majority(domain, named, table.index))
     if embedding is not None:
-        table = table.join(_compare(domain, embedding, table.index, n_shuffles=n_shuffles, seed=seed))
+        table = table.join(compare(domain, embedding, table.index, n_shuffles=n_shuffles, seed=seed))
         logger.info("%d domains, %d of them only noise", len(table), int(table["noise"].sum()))
     adata = lookup.target(adata, copy)
     codes = np.full(adata.n_obs, -1)
@@ -203,7 +203,7 @@ def _majority(domain: NDArray[np.int64], named: pd.Categorical, index: pd.Index)
     )
 
 
-def _compare(
+def compare(
     domain: NDArray[np.int64], embedding: NDArray[np.float64], index: pd.Index, *, n_shuffles: int, seed: int
 ) -> pd.DataFrame:
     """How far each domain stands out from the shuffles: by its mean, or by how alike its cells are.

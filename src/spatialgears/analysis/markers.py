@@ -45,6 +45,8 @@ class MarkerEnrichment:
         The type, and how many cells of it counted.
     pitch, radius
         Distance of neighbouring spots, and the distance within which a spot is near, in units of the slide.
+    min_cells
+        How many cells of the type a spot that is near has within that distance.
     """
 
     table: pd.DataFrame
@@ -55,6 +57,7 @@ class MarkerEnrichment:
     n_cells: int
     pitch: float
     radius: float
+    min_cells: int = 1
 
 
 def marker_enrichment(
@@ -65,6 +68,7 @@ def marker_enrichment(
     labels: str,
     genes: str | Sequence[str] | None = None,
     within: float = 1.5,
+    min_cells: int | None = 1,
     alternative: Literal["two-sided", "greater", "less"] = "two-sided",
     layer: str | None = None,
     basis: str = "X_gears_slide",
@@ -87,6 +91,9 @@ def marker_enrichment(
         One gene or many; default: all genes of the slide.
     within
         A spot is near if a cell of the type lies within this many spot pitches.
+    min_cells
+        How many must lie there. None: more than at the median spot, so that at most half of the spots are near;
+        for types of which there are some everywhere.
     alternative
         "greater": the test only asks whether expression is higher near the cells.
     layer
@@ -123,9 +130,10 @@ def marker_enrichment(
     >>> bool(found.table["pvalue_adj"].min() < 0.001)
     True
     """
-    if within <= 0:
+    if within <= 0 or (min_cells is not None and min_cells < 1):
         raise InputError(
-            f"within must be positive, found {within}.", "1.5 reaches the ring of neighbouring spots."
+            f"within and min_cells must be positive, found {within} and {min_cells}.",
+            "1.5 reaches the ring of neighbouring spots.",
         )
     types = lookup.labels(adata, labels)
     if cell_type not in types.categories:
@@ -147,12 +155,14 @@ def marker_enrichment(
         else lookup.gene_columns(slide, genes, layer=layer, name="slide")
     )
     pitch = lookup.pitch(coords)
-    near = KDTree(cells).query(coords)[0] <= within * pitch
+    around = KDTree(cells).query_ball_point(coords, within * pitch, return_length=True)
+    min_cells = int(np.median(around)) + 1 if min_cells is None else min_cells
+    near = around >= min_cells
     if near.all() or not near.any():
         raise InputError(
             f"{'All' if near.all() else 'None'} of the {len(near):,} spots lie within {within:g} pitches of the "
             f"{len(cells):,} cells of type {cell_type!r}: there is nothing to compare.",
-            "Change within=, or choose a type that lies in a part of the slide."
+            "Change within= or min_cells=, or choose a type that lies in a part of the slide."
             if near.all()
             else "Check that the cells were registered on this slide: sg.tl.register(cells, slide).",
         )
@@ -171,6 +181,7 @@ def marker_enrichment(
         len(cells),
         pitch,
         within * pitch,
+        min_cells,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from spatialgears.analysis import lookup
 from spatialgears.assembly.distances import nearest_cells
@@ -15,6 +16,8 @@ from spatialgears.errors import InputError
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+MIN_EXPECTED = 10  # neighbours, from which on a count is near enough to normal
 
 
 def neighbors_by_type(
@@ -45,7 +48,8 @@ def neighbors_by_type(
     n_neighbors
         Nearest cells that count as neighbours.
     n_permutations
-        Permutations of the labels; the smallest P is 1 / (n_permutations + 1), times two.
+        Permutations of the labels. Where none is as extreme as what was found, P is taken from the normal law with
+        their mean and variance, if 10 neighbours or more are expected; it is 2 / (n_permutations + 1) otherwise.
     n_layouts
         Random layouts.
     radius
@@ -155,11 +159,15 @@ def permutation_test(
         at_most += (null[mine] <= observed[layout]).sum(0)
     mean, count = null.mean(0), observed.mean(0)
     error = np.sqrt(null.var(0) + observed.var(0))  # of chance and of places
-    pvalue = np.minimum(2 * (np.minimum(at_least, at_most) + 1) / (n_permutations + 1), 1)
+    zscore = np.divide(count - mean, error, out=np.zeros_like(count), where=error > 0)
+    beyond = np.minimum(at_least, at_most)  # permutations as extreme
+    pvalue = np.minimum(2 * (beyond + 1) / (n_permutations + 1), 1)
+    tail = (beyond == 0) & (mean >= MIN_EXPECTED)
+    pvalue[tail] = np.minimum(pvalue, 2 * norm.sf(np.abs(zscore)))[tail]
     return {
         "count": count,
         "log2_ratio": np.log2((count + 0.5) / (mean + 0.5)),
-        "zscore": np.divide(count - mean, error, out=np.zeros_like(count), where=error > 0),
+        "zscore": zscore,
         "pvalue": pvalue,
         "pvalue_adj": lookup.adjusted(pvalue),
     }

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+AMBIGUOUS = 0.9  # cost of the best pose over that of another, above which neither is to be believed
+
 
 def register(
     adata: AnnData,
@@ -129,6 +131,8 @@ def register(
         "%s matches lie %.1f pitches from their places; agreement %.2f",
         fit["n_matches"], fit["residual"], fit["agreement"],
     )  # fmt: skip
+    if fit.get("ambiguity", 0) > AMBIGUOUS:
+        logger.warning("another pose fits the shape of the slide as well (ambiguity %.2f)", fit["ambiguity"])
     adata = lookup.target(adata, copy)
     adata.obsm[key_added] = laid
     adata.uns[key_added] = fit | {"method": "given" if matches is not None else method}

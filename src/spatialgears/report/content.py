@@ -56,7 +56,7 @@ class SelfCheck:
 
 @dataclass(frozen=True)
 class Section:
-    """An extra section: a title, paragraphs of plain text parted by empty lines, and a picture.
+    """An extra section: a title, paragraphs of plain text parted by empty lines, a picture and a table.
 
     Parameters
     ----------
@@ -68,12 +68,15 @@ class Section:
         Bytes of a PNG, or nothing.
     alt
         What the picture shows, for those who cannot see it.
+    table
+        Rows: column title to value.
     """
 
     title: str
     text: str = ""
     png: bytes = b""
     alt: str = ""
+    table: Sequence[Mapping[str, object]] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class ReportContent:
         (n,) 90% radius of each cell, in ``unit``.
     domains
         (n,) spatial domain of each cell.
+    domains_note
+        What is to be said of the domains; plain text.
     slides
         Drawn beside the map in the same colours.
     history
@@ -131,6 +136,7 @@ class ReportContent:
     genes: Mapping[str, Any] = field(default_factory=dict)
     uncertainty: np.ndarray | None = None
     domains: Any = None
+    domains_note: str = ""
     slides: Sequence[ReportSlide] = ()
     history: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     sections: Sequence[Section] = ()

@@ -15,6 +15,8 @@ from spatialgears.report.content import ReportContent, Section, SelfCheck
 from spatialgears.report.encode import DOMAIN
 from spatialgears.report.metrics import MAIN, MORE, NOT_SCORES
 
+LONG_TABLE = 20
+
 
 def facts(content: ReportContent) -> str:
     """The few numbers one wants first."""
@@ -48,12 +50,13 @@ def warnings(content: ReportContent) -> str:
 
 def inputs(content: ReportContent) -> str:
     """The table of inputs."""
-    if not content.inputs:
-        return ""
-    titles = list(dict.fromkeys(title for row in content.inputs for title in row))
-    return table(
-        "Inputs", titles, [[_cell(row.get(title, "")) for title in titles] for row in content.inputs]
-    )
+    return rows_table("Inputs", content.inputs) if content.inputs else ""
+
+
+def rows_table(caption: str, rows: Sequence[Mapping[str, object]]) -> str:
+    """A table of rows that need not have the same columns."""
+    titles = list(dict.fromkeys(title for row in rows for title in row))
+    return table(caption, titles, [[_cell(row.get(title, "")) for title in titles] for row in rows])
 
 
 def self_checks(content: ReportContent) -> str:
@@ -132,7 +135,8 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
             row.append(f"{escape(str(shares.index[0]))} ({shares.iloc[0]:.0%})" if len(shares) else "–")
         rows.append(row)
     button = '<p><button type="button" data-color="domain">Colour the map by domain</button></p>'
-    return _part("domains", "Domains", table("Domains", titles, rows) + button)
+    note = f"<p>{escape(content.domains_note)}</p>" if content.domains_note else ""
+    return _part("domains", "Domains", note + table("Domains", titles, rows) + button)
 
 
 def extras(sections: Iterable[Section]) -> str:
@@ -143,8 +147,17 @@ def extras(sections: Iterable[Section]) -> str:
         if section.png:
             source = b64encode(section.png).decode("ascii")
             body += f'<img src="data:image/png;base64,{source}" alt="{escape(section.alt or section.title)}">'
+        if section.table:
+            body += _folded(rows_table(section.title, section.table), len(section.table))
         parts.append(_part(f"extra-{i + 1}", section.title, body))
     return "".join(parts)
+
+
+def _folded(table_of_rows: str, n_rows: int) -> str:
+    """A long table waits to be opened."""
+    if n_rows <= LONG_TABLE:
+        return table_of_rows
+    return f"<details><summary>Table of {n_rows} rows</summary>{table_of_rows}</details>"
 
 
 def reproduce(content: ReportContent) -> str:

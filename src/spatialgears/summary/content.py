@@ -13,9 +13,14 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears import selfcheck
+from spatialgears.analysis import lookup
+from spatialgears.analysis.domains import compare, components, leiden
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.report.content import ReportContent, ReportSlide, SelfCheck
 from spatialgears.store import versions
+from spatialgears.summary import findings
+from spatialgears.summary.profiles import seen_profiles
+from spatialgears.summary.subject import Subject, subject_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -36,6 +41,7 @@ def write_summary(
     slides: Sequence[AnnData] = (),
     names: Sequence[str] = (),
     spatial_key: str = "spatial",
+    types: str | None = None,
     command: str = "",
 ) -> bool:
     """Write the report; without plotly, which draws it, say what to install and go on. Whether it was written."""
@@ -47,7 +53,14 @@ def write_summary(
         )
         return False
     content = report_content(
-        model, placed, cells, slides=slides, names=names, spatial_key=spatial_key, command=command
+        model,
+        placed,
+        cells,
+        slides=slides,
+        names=names,
+        spatial_key=spatial_key,
+        types=types,
+        command=command,
     )
     write_report(path, content)
     return True
@@ -61,6 +74,7 @@ def report_content(
     slides: Sequence[AnnData] = (),
     names: Sequence[str] = (),
     spatial_key: str = "spatial",
+    types: str | None = None,
     command: str = "",
 ) -> ReportContent:
     """Everything the report shows.
@@ -75,12 +89,26 @@ def report_content(
         What to call the slides.
     spatial_key
         Key of ``obsm`` with the places of spots.
+    types
+        Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
     command
         The command that makes the result again.
     """
     genes = [gene for gene in model.panel_.genes[:SHOWN_GENES] if gene in cells.var_names]
     titles = [Path(name).stem for name in names] or [f"slide {i + 1}" for i in range(len(slides))]
     warnings = [*model.warnings_, *_warnings(model, placed)]
+    seed = model.config.seed
+    subject = subject_of(
+        placed,
+        cells,
+        slides,
+        titles=titles,
+        panel=model.panel_,
+        spatial_key=spatial_key,
+        types=types,
+        seed=seed,
+    )
+    domains = _domains(placed, seed=seed)
     return ReportContent(
         title="Where the cells lived",
         coords=placed.coords,
@@ -93,12 +121,14 @@ def report_content(
         obs=_columns(cells.obs) | {"outside the slides' range": placed.outside},
         genes=_expression(cells, genes),
         uncertainty=placed.radius90,
-        domains=_domains(placed, seed=model.config.seed),
+        domains=domains,
+        domains_note=_domains_note(domains, subject, seed=seed),
         slides=[
             ReportSlide(title, np.asarray(slide.obsm[spatial_key])[:, :2], _expression(slide, genes))
             for title, slide in zip(titles, slides, strict=True)
         ],
         history=_curves(model.history_),
+        sections=findings.sections(subject, seen_profiles(model, subject, cells, seed=seed)),
         command=command,
         config=model.config.to_json(),
         versions=versions(),
@@ -167,17 +197,36 @@ def _expression(adata: AnnData, genes: Sequence[str]) -> dict[str, np.ndarray]:
     return {gene: values[:, i].astype(np.float32) for i, gene in enumerate(genes)}
 
 
-def _domains(placed: Reconstruction, *, seed: int) -> np.ndarray | None:
-    """Spatial domains of the layout, where there are cells enough and Leiden is installed."""
-    if len(placed.coords) < FEWEST_FOR_DOMAINS or find_spec("leidenalg") is None:
+def _domains(placed: Reconstruction, *, seed: int) -> pd.Categorical | None:
+    """Spatial domains of the layout, the largest first, where there are cells enough and Leiden is installed."""
+    inside = ~placed.outside
+    if inside.sum() < FEWEST_FOR_DOMAINS or find_spec("leidenalg") is None:
         return None
-    from anndata import AnnData
+    codes = np.full(len(inside), -1)
+    codes[inside] = leiden(
+        placed.coords[inside].astype(np.float64), n_neighbors=15, resolution=0.2, seed=seed
+    )
+    return pd.Categorical.from_codes(codes, [str(i) for i in range(codes.max() + 1)])
 
-    from spatialgears.analysis import spatial_domains
 
-    layout = AnnData(obsm={"X_gears": placed.coords})
-    spatial_domains(layout, n_shuffles=0, seed=seed)
-    return layout.obs["gears_domain"].astype(object).to_numpy()
+def _domains_note(domains: pd.Categorical | None, subject: Subject, *, seed: int) -> str:
+    """What the domains are, and which of them could as well be a random draw of cells."""
+    if domains is None:
+        return ""
+    kept = np.flatnonzero(domains.codes[subject.rows] >= 0)
+    found, code = np.unique(domains.codes[subject.rows[kept]], return_inverse=True)
+    embedding = components(lookup.log_expression(subject.cells)[kept], seed=seed)
+    names = pd.Index(domains.categories[found])
+    table = compare(code, embedding, names, n_shuffles=100, seed=seed)
+    noise = list(names[table["noise"]])
+    words = "Groups of cells that lie together (Leiden on the 15 nearest neighbours), the largest first. "
+    if not noise:
+        return f"{words}In each, expression differs from that of cells drawn at random."
+    few = len(noise) == 1
+    return (
+        f"{words}In {'domain' if few else 'domains'} {', '.join(noise)} expression is no different from that of cells drawn "
+        f"at random: {'it is' if few else 'they are'} probably only noise."
+    )
 
 
 def _curves(history: Mapping[str, Sequence[float]]) -> dict[str, dict[str, list[float]]]:

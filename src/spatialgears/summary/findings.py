@@ -1,0 +1,275 @@
+"""The report's analyses, a section each: registration, patterns, markers, neighbours, mixing (section 4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from spatialgears import analysis, plotting
+from spatialgears.analysis import lookup
+from spatialgears.errors import InputError
+from spatialgears.report.content import Section
+from spatialgears.summary.subject import Subject
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from matplotlib.axes import Axes
+
+logger = logging.getLogger(__name__)
+
+FEWEST_CELLS, FEWEST_OF_TYPE, FEWEST_GENES = 50, 10, 20
+MARKERS, LEVEL = 3, 0.05  # genes tested for each type, and the adjusted P below which one counts
+MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
+NO_TYPES = (
+    "Markers and neighbouring types: the cells have no column of cell types. Put the types into their annotations as "
+    '"cell_type" (in an .h5ad file, adata.obs["cell_type"]) and write the report again.'
+)
+NO_SLIDES = "Registration, patterns of genes and markers: no slides were given. Name them with --st."
+
+
+def sections(subject: Subject, profiles: AnnData | None = None) -> list[Section]:
+    """A section for every analysis that can be made, and one that says what could not, and why.
+
+    Parameters
+    ----------
+    subject
+        Cells at their places, and slides.
+    profiles
+        Spots and cells before and as the network sees them, for :func:`mixing`.
+    """
+    jobs: list[tuple[str, Callable[[], Section]]] = []
+    if len(subject.rows) < FEWEST_CELLS:
+        return [Section("Not shown", f"Analyses of the places need {FEWEST_CELLS} cells or more.")]
+    if subject.slides:
+        jobs.append(("Cells on the slide", lambda: registration(subject)))
+        jobs.append(("Do genes keep their patterns?", lambda: patterns(subject)))
+        if subject.types:
+            jobs.append(("Markers near their cells", lambda: markers(subject)))
+    if subject.types:
+        jobs.append(("Which cell types are neighbours", lambda: neighbours(subject)))
+    if profiles is not None:
+        jobs.append(("Do spots and cells mix?", lambda: mixing(profiles)))
+    made = [_attempt(title, job) for title, job in jobs]
+    missing = [
+        words for words, given in ((NO_SLIDES, subject.slides), (NO_TYPES, subject.types)) if not given
+    ]
+    return [*made, Section("Not shown", "\n\n".join(missing))] if missing else made
+
+
+def registration(subject: Subject) -> Section:
+    """The cells in the frame of the slide they fit best, which later sections use."""
+    cells, rows, fits = subject.cells, [], {}
+    for i, (title, slide) in enumerate(zip(subject.titles, subject.slides[:MOST_SLIDES], strict=False)):
+        analysis.register(cells, slide, key_added=f"slide {i}")
+        fits[i] = fit = cells.uns.pop(f"slide {i}")
+        rows.append(
+            {
+                "Slide": title,
+                "Fit (0 to 1)": f"{fit['explained']:.2f}",
+                "Median gap of a match (spot pitches)": f"{fit['residual']:.1f}",
+                "Cells over tissue": f"{fit['coverage']:.0%}",
+                "Mirrored": "yes" if fit["mirrored"] else "no",
+            }
+        )
+    best = max(fits, key=lambda i: fits[i]["explained"])
+    cells.obsm["X_gears_slide"], cells.uns["reference"] = cells.obsm[f"slide {best}"], best
+    fit, title = fits[best], subject.titles[best]
+    words = [
+        f"The reconstruction, turned{', mirrored' if fit['mirrored'] else ''} and scaled onto {title}: each cell, with "
+        "its surroundings, was matched to the most similar spots, and the motion that most matches agree on was taken.",
+        _judged(
+            fit["explained"],
+            "The matches agree: the cells can be read in the slide's own frame.",
+            "The matches agree roughly: trust the overall pose, not details.",
+            "The matches hardly agree: this pose may be wrong.",
+        )
+        + f" {fit['explained']:.0%} of the spread of the matched places is explained by the motion (fit), and "
+        f"{fit['coverage']:.0%} of the cells lie over tissue, that is, within 1.5 spot pitches of a spot.",
+    ]
+    if len(subject.slides) > MOST_SLIDES:
+        words.append(f"The first {MOST_SLIDES} of {len(subject.slides)} slides were tried.")
+    ax = plotting.registration(cells, subject.slides[best], color=subject.types, title=title)
+    alt = f"Cells drawn over the spots of {title}"
+    return _section("Cells on the slide", [*words, subject.extent], ax, alt=alt, table=rows)
+
+
+def patterns(subject: Subject) -> Section:
+    """Moran's I of genes among the cells against that on the slide."""
+    best = subject.cells.uns.get("reference", 0)
+    analysis.spatial_expression(subject.cells, slide=subject.slides[best])
+    found = subject.cells.uns["gears_moran"]
+    words = [
+        "A gene that forms a pattern on the slide should form one among the placed cells, and a gene that does not "
+        "should not. Moran's I says how alike neighbours are in a gene (0: not at all). This check needs no labels and "
+        "no known places.",
+        _judged(
+            found["agreement"],
+            "The order of the genes is kept.",
+            "The order of the genes is kept in part.",
+            "The order of the genes is hardly kept: read the map with caution.",
+        )
+        + f" Over {len(found['table']):,} genes the rank correlation with {subject.titles[best]} is "
+        f"{found['agreement']:.2f}.",
+    ]
+    unseen = found["table"][~subject.panel]
+    if len(unseen) >= FEWEST_GENES and unseen.nunique().min() > 1:
+        agreement = float(spearmanr(unseen["slide"], unseen["reconstruction"]).statistic)
+        words[1] += f" Over the {len(unseen):,} genes that the model never used it is {agreement:.2f}."
+    else:
+        words[1] += " The model used nearly all of these genes, which flatters the figure."
+    ax = plotting.moran_agreement(subject.cells)
+    alt = "Moran's I of each gene on the slide and in the reconstruction"
+    return _section("Do genes keep their patterns?", [*words, subject.extent], ax, alt=alt)
+
+
+def markers(subject: Subject) -> Section:
+    """Genes that mark a type among the cells: whether they are higher on the slide near where its cells were placed."""
+    labels = subject.types or ""
+    types = lookup.labels(subject.cells, labels)
+    slide = subject.slides[subject.cells.uns.get("reference", 0)]
+    found: dict[str, analysis.MarkerEnrichment] = {}
+    for name, columns in top_genes(lookup.log_expression(subject.cells), types).items():
+        genes = list(subject.cells.var_names[columns])
+        with suppress(InputError):  # its cells lie nowhere or everywhere
+            found[name] = analysis.marker_enrichment(
+                subject.cells, slide, name, labels=labels, genes=genes, min_cells=None, alternative="greater"
+            )
+    if not found:
+        raise InputError(f"No type with {FEWEST_OF_TYPE} cells or more lies in a part of the slide only.")
+    tests = pd.concat({name: one.table for name, one in found.items()})
+    tests["pvalue_adj"] = lookup.adjusted(tests["pvalue"].to_numpy())
+    words = [
+        f"The {MARKERS} genes that mark each cell type best among the cells were looked up on the slide: are they higher in "
+        "spots near its cells than in other spots (Mann-Whitney, adjusted after Benjamini and Hochberg)? A spot is near if "
+        "it has more of them within 1.5 spot pitches than the median spot.",
+        f"{(tests['pvalue_adj'] < LEVEL).sum()} of {len(tests)} are, at adjusted P below {LEVEL:g}. Neighbouring spots "
+        "are alike, so P is too small for any gene with a pattern: read it with the effect (0: no difference, 1: every "
+        "spot near is higher than every other).",
+    ]
+    skipped = [str(name) for name in types.categories if name not in found]
+    if skipped:
+        words.append(
+            f"Left out, with fewer than {FEWEST_OF_TYPE} cells, or evenly spread: {', '.join(skipped[:12])}."
+        )
+    best = str(tests["effect"].groupby(level=0).mean().idxmax())
+    words.append(f"Drawn is the type whose markers stand out most: {best}.")
+    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    plotting.marker_map(found[best], ax=left)
+    plotting.marker_enrichment(replace(found[best], table=tests.loc[best]), ax=right)
+    rows = [
+        {
+            "Cell type": name,
+            "Cells": one.n_cells,
+            "Spots near": int(one.near.sum()),
+            "Markers (effect, adjusted P)": "; ".join(
+                f"{gene} ({test['effect']:.2f}, {_p(test['pvalue_adj'])})"
+                for gene, test in tests.loc[name].iterrows()
+            ),
+        }
+        for name, one in found.items()
+    ]
+    alt = f"Spots near cells of type {best}, and its markers there and elsewhere"
+    return _section("Markers near their cells", [*words, subject.extent], left, alt=alt, table=rows)
+
+
+def top_genes(x: Any, types: pd.Categorical) -> dict[str, np.ndarray]:
+    """Columns of the genes that mark each type best: highest mean over that of all other cells, log-normalised."""
+    known = np.flatnonzero(types.codes >= 0)
+    onehot = np.eye(len(types.categories), dtype=np.float32)[types.codes[known]]  # (cells, types)
+    sums, size = np.asarray((x[known].T @ onehot).T), onehot.sum(0)  # (types, genes), (types,)
+    rest = (sums.sum(0) - sums) / np.maximum(size.sum() - size, 1)[:, None]
+    gain = sums / np.maximum(size, 1)[:, None] - rest
+    best = np.argsort(-gain, axis=1, kind="stable")[:, :MARKERS]
+    return {name: best[i] for i, name in enumerate(types.categories) if size[i] >= FEWEST_OF_TYPE}
+
+
+def neighbours(subject: Subject) -> Section:
+    """Which types are next to each other more often than by chance."""
+    cells, types = subject.cells, subject.types or ""
+    known = bool(np.isfinite(cells.obs["gears_radius50"]).all())
+    analysis.neighbors_by_type(
+        cells, types, n_permutations=200, n_layouts=10, radius="gears_radius50" if known else None
+    )
+    found = cells.uns["gears_neighbors"]
+    ratio, p = found["log2_ratio"].to_numpy(), found["pvalue_adj"].to_numpy()
+    names, upper = list(found["log2_ratio"].index), np.triu_indices(len(ratio), 1)
+    pairs = sorted(zip(*upper, strict=True), key=lambda pair: -ratio[pair])
+    together = [pair for pair in pairs if ratio[pair] > 0 and p[pair] < LEVEL][:3]
+    own = int(((np.diag(ratio) > 0) & (np.diag(p) < LEVEL)).sum())
+    words = [
+        "How often cells of one type have a cell of another among their six nearest, against the same with types "
+        "shuffled over the cells"
+        + (", in layouts that move each cell by its own uncertainty." if known else ". Places are taken as exact."),
+        f"{own} of {len(names)} types keep to themselves more than by chance. "
+        + (
+            "Different types most often side by side: "
+            + "; ".join(f"{names[i]} with {names[j]}" for i, j in together) + "."
+            if together
+            else "No two different types are side by side more often than by chance."
+        ),
+    ]  # fmt: skip
+    ax = plotting.neighbors_by_type(cells)
+    alt = "Matrix of cell types: red where neighbours are more frequent than by chance"
+    return _section("Which cell types are neighbours", [*words, subject.extent], ax, alt=alt)
+
+
+def mixing(profiles: AnnData) -> Section:
+    """Spots and cells before, and as the network sees them."""
+    bases = list(profiles.obsm)
+    by = ["spots or cells"] + (["slides"] if profiles.obs["slides"].nunique() > 1 else [])
+    table = analysis.mixing(profiles, by, basis=bases)
+    before, after = (table.loc[(basis, "spots or cells"), "probe"] for basis in bases)
+    words = [
+        "Spots and single cells are measured differently. If the network could tell them apart, what it learnt from "
+        "spots would not hold for cells.",
+        f"A vote of neighbours tells spots from cells with {before:.0%} accuracy in plain expression and {after:.0%} in "
+        "what the network sees (50%: it cannot tell).",
+        f"Computed on {len(profiles):,} profiles, chosen at random.",
+    ]
+    heights = [3.4, 0.8 + 0.9 * len(by)]
+    figure = Figure(figsize=(8.6, sum(heights)), layout="constrained")
+    top, bottom = (part.subplots() for part in figure.subfigures(2, 1, height_ratios=heights))
+    plotting.embedding_before_after(
+        *(profiles.obsm[basis] for basis in bases), profiles.obs["spots or cells"], label="", ax=top
+    )
+    plotting.mixing(table, ax=bottom)
+    alt = "Spots and cells in both embeddings, and how well they mix"
+    return _section("Do spots and cells mix?", words, top, alt=alt)
+
+
+def _attempt(title: str, job: Callable[[], Section]) -> Section:
+    """The section, or the reason in its place: the report goes on."""
+    try:
+        return job()
+    except InputError as error:
+        logger.info("the report has no section %r: %s", title, error)
+        return Section(title, f"This could not be computed. {error}")
+
+
+def _judged(value: float, good: str, fair: str, poor: str) -> str:
+    return good if value >= 0.7 else fair if value >= 0.4 else poor
+
+
+def _p(value: float) -> str:
+    return "< 1e-16" if value < 1e-16 else f"{value:.1g}"
+
+
+def _section(title: str, words: list[str], ax: Axes, *, alt: str, table: Any = ()) -> Section:
+    """A section with the figure that holds these axes."""
+    import matplotlib.pyplot as plt
+
+    figure, stream = ax.get_figure(root=True), BytesIO()
+    assert isinstance(figure, Figure)
+    figure.savefig(stream, format="png", dpi=100)
+    plt.close(figure)
+    return Section(title, "\n\n".join(filter(None, words)), stream.getvalue(), alt, table)

@@ -1,0 +1,71 @@
+"""Spots and cells side by side, in plain expression and as the network sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from anndata import AnnData
+from scipy import sparse
+from scipy.spatial import KDTree
+
+from spatialgears.analysis import lookup
+from spatialgears.analysis.domains import components
+from spatialgears.engine import numpy_rng
+from spatialgears.fitting import Slide
+from spatialgears.summary.subject import Subject
+from spatialgears.validate import validate_cells
+
+if TYPE_CHECKING:
+    from spatialgears.model import GEARS
+
+MOST_CELLS = 2000
+BEFORE, AFTER = "plain expression", "as the network sees it"
+
+
+def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) -> AnnData | None:
+    """Spots of the slides and some cells with both embeddings in ``obsm``; None if these are not the model's slides.
+
+    Plain expression is 20 principal components of the log-normalised most variable genes. What the network sees of
+    spots are the views that the model kept, thinned to the depth of cells.
+    """
+    fitted = model._ready()
+    spots = _kept_spots(fitted.slides, subject.slides)
+    if spots is None:
+        return None
+    limit = min(MOST_CELLS, sum(map(len, spots)))
+    some = np.sort(numpy_rng(seed, "mixed cells").permutation(subject.cells.n_obs)[:limit])
+    counts, missing, _ = validate_cells(
+        cells[subject.rows[some]], fitted.panel.genes, fitted.panel.weights, normalised=not fitted.raw
+    )
+    seen = fitted.features(counts, model.config, missing=missing)
+    plain = [lookup.log_expression(slide)[rows] for slide, rows in zip(subject.slides, spots, strict=True)]
+    plain.append(lookup.log_expression(subject.cells)[some])
+    sizes = [len(rows) for rows in spots]
+    obs = pd.DataFrame(
+        {
+            "spots or cells": np.repeat(["spots", "cells"], [sum(sizes), len(some)]),
+            "slides": np.append(np.repeat(np.asarray(subject.titles, object), sizes), [None] * len(some)),
+        },
+        index=np.arange(sum(sizes) + len(some)).astype(str),
+    )
+    after = torch.cat([*(slide.features for slide in fitted.slides), seen]).numpy()
+    before = components(sparse.csr_matrix(sparse.vstack(plain)), seed=seed)
+    return AnnData(obs=obs, obsm={BEFORE: before, AFTER: after})
+
+
+def _kept_spots(known: Sequence[Slide], given: Sequence[AnnData]) -> list[np.ndarray] | None:
+    """Rows of the spots whose views the model kept, by their places; None if the slides are others."""
+    if not given or len(known) != len(given):
+        return None
+    found = []
+    for slide, adata in zip(known, given, strict=True):
+        coords = adata.obsm["spatial"]
+        gap, rows = KDTree(coords).query(slide.frame.to_slide(slide.coords[slide.anchors]))
+        if gap.max() > 0.1 * lookup.pitch(coords):
+            return None
+        found.append(rows)
+    return found

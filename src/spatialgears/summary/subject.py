@@ -1,0 +1,149 @@
+"""What the report's analyses look at: some of the cells at their places, and the slides, on the genes they share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+
+from spatialgears.engine import numpy_rng
+from spatialgears.errors import InputError
+from spatialgears.expression.panel import Panel
+from spatialgears.reconstruction import Reconstruction
+from spatialgears.validate.counts import to_csr
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+MOST_CELLS = 20_000  # cells looked at: more change no figure by what an eye can see
+MOST_GENES = 2000
+MOST_TYPES = 60
+#: Names of columns with cell types, letters only, the surest first; "celltype" may also be a part of the name.
+TYPE_NAMES = (
+    "celltype",
+    "celltypes",
+    "annotation",
+    "annotations",
+    "cluster",
+    "clusters",
+    "leiden",
+    "louvain",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is analysed.
+
+    Attributes
+    ----------
+    cells
+        Counts of shared genes, ``obsm["X_gears"]``, radii, the mark of cells outside, and types if there are any.
+    slides
+        Counts of shared genes and ``obsm["spatial"]``.
+    titles
+        What to call the slides.
+    types
+        Column of ``cells.obs`` with cell types, or None.
+    panel
+        (G,) whether the model used the gene.
+    rows
+        (m,) which of all cells these are.
+    n_cells, n_genes
+        How many there are of which ``cells`` holds some.
+    """
+
+    cells: AnnData
+    slides: Sequence[AnnData]
+    titles: Sequence[str]
+    types: str | None
+    panel: np.ndarray
+    rows: np.ndarray
+    n_cells: int
+    n_genes: int
+
+    @property
+    def extent(self) -> str:
+        """What was looked at, in words; empty if that is everything."""
+        parts = []
+        if len(self.rows) < self.n_cells:
+            parts.append(f"{len(self.rows):,} of the {self.n_cells:,} cells, chosen at random")
+        if self.cells.n_vars < self.n_genes:
+            parts.append(f"{self.cells.n_vars:,} of the {self.n_genes:,} genes that cells and slides share")
+        return f"Computed on {' and '.join(parts)}." if parts else ""
+
+
+def subject_of(
+    placed: Reconstruction,
+    cells: AnnData,
+    slides: Sequence[AnnData],
+    *,
+    titles: Sequence[str],
+    panel: Panel,
+    spatial_key: str,
+    types: str | None,
+    seed: int,
+) -> Subject:
+    """Cells and slides on the genes that all of them have once, neither changed."""
+    rows = np.sort(numpy_rng(seed, "report cells").permutation(cells.n_obs)[:MOST_CELLS])
+    names = [pd.Index(np.asarray(one.var_names, str)) for one in (cells, *slides)]
+    shared = names[0]
+    for index in names:
+        shared = shared[shared.isin(index[~index.duplicated(keep=False)])]
+    known = np.asarray(shared.isin(panel.genes))
+    order = np.argsort(~known, kind="stable")  # the model's genes first, half of what is looked at or more
+    rest = numpy_rng(seed, "report genes").permutation(order[known.sum() :])
+    half = max(MOST_GENES // 2, MOST_GENES - len(rest))
+    chosen = np.sort(np.concatenate([order[: known.sum()][:half], rest])[:MOST_GENES])
+    genes = shared[chosen]
+    obs = pd.DataFrame(
+        {"gears_radius50": placed.radius50[rows], "gears_outside": placed.outside[rows]},
+        index=rows.astype(str),
+    )
+    types = types_column(cells.obs) if types is None else types
+    if types is not None:
+        if types not in cells.obs:
+            raise InputError(
+                f"The cells have no column {types!r}; there are {', '.join(map(str, cells.obs))}."
+            )
+        obs[types] = cells.obs[types].iloc[rows].astype(object).to_numpy()
+    return Subject(
+        AnnData(_counts(cells, genes)[rows], obs, pd.DataFrame(index=genes), obsm={"X_gears": placed.coords[rows]}),
+        [_slide(one, genes, spatial_key) for one in slides],
+        titles,
+        types,
+        known[chosen],
+        rows,
+        cells.n_obs,
+        len(shared),
+    )  # fmt: skip
+
+
+def types_column(obs: pd.DataFrame) -> str | None:
+    """The column that holds cell types, by its name and that it has labels of a few kinds."""
+    found: dict[int, str] = {}
+    for name, values in obs.items():
+        letters = re.sub(r"[^a-z]", "", str(name).lower())
+        rank = TYPE_NAMES.index(letters) if letters in TYPE_NAMES else 1 if "celltype" in letters else None
+        text = not pd.api.types.is_float_dtype(values) and not pd.api.types.is_bool_dtype(values)
+        if rank is not None and text and 1 < values.nunique() <= MOST_TYPES:
+            found.setdefault(rank, str(name))
+    return found[min(found)] if found else None
+
+
+def _slide(slide: AnnData, genes: pd.Index, spatial_key: str) -> AnnData:
+    coords = np.asarray(slide.obsm[spatial_key], dtype=np.float64)[:, :2]
+    rows = pd.Index(np.arange(slide.n_obs).astype(str))
+    return AnnData(
+        _counts(slide, genes), pd.DataFrame(index=rows), pd.DataFrame(index=genes), obsm={"spatial": coords}
+    )
+
+
+def _counts(adata: AnnData, genes: pd.Index) -> sparse.csr_matrix:
+    column = pd.Series(np.arange(adata.n_vars), np.asarray(adata.var_names, str))
+    return to_csr(adata.X, column[~column.index.duplicated()][genes].to_numpy())
