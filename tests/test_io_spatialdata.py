@@ -12,9 +12,7 @@ import pytest
 from spatialgears.errors import InputError
 from spatialgears.io import from_spatialdata, read, to_spatialdata, write_h5ad
 
-LIBRARIES = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:zarr v3"
-)
+LIBRARIES = pytest.mark.filterwarnings("ignore")  # theirs, among themselves
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,16 @@ class InputError(GearsError, ValueError):
         What was expected and what was found.
     advice
         What the user can do about it.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> try:
+    ...     sg.Config.preset("fast")
+    ... except sg.InputError as error:
+    ...     print(error)
+    No preset is called 'fast'; there are quick, default, paper.
+      What to do: Choose one of these.
     """
 
     def __init__(self, problem: str, advice: str = "") -> None:

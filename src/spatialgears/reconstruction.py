@@ -45,6 +45,12 @@ class Reconstruction:
         What happened, in words.
     diagnostics
         Numbers by name.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> rec = sg.GEARS.load("out/model").reconstruct(cells)  # doctest: +SKIP
+    >>> rec.coords, rec.radius90, rec.outside  # doctest: +SKIP
     """
 
     coords: NDArray[np.float32]
@@ -63,15 +69,60 @@ class Reconstruction:
         return self.radius90
 
     def distances(self, pairs: ArrayLike) -> NDArray[np.float64]:
-        """Distances of the given pairs of cells (P, 2), by position."""
+        """Distances of the given pairs of cells (P, 2), by position.
+
+        Parameters
+        ----------
+        pairs
+            Positions of cells (P, 2).
+
+        Returns
+        -------
+        ndarray (P,)
+            Distances in the units of ``coords``.
+
+        Examples
+        --------
+        >>> rec.distances([[0, 1], [0, 2]])  # doctest: +SKIP
+        """
         return pair_distances(self.coords, pairs)
 
     def nearest(self, k: int = GRAPH_NEIGHBORS) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k nearest cells of every cell and their distances, (N, k) each, without a dense matrix."""
+        """The k nearest cells of every cell and their distances, (N, k) each, without a dense matrix.
+
+        Parameters
+        ----------
+        k
+            How many.
+
+        Returns
+        -------
+        tuple
+            Positions (N, k) and distances (N, k), nearest first, without the cell itself.
+
+        Examples
+        --------
+        >>> index, distance = rec.nearest(5)  # doctest: +SKIP
+        """
         return nearest_cells(self.coords, k)
 
     def distance_matrix(self, *, memory_gb: float = 4.0) -> NDArray[np.float32]:
-        """The dense matrix D (N, N) of section 3.5, if it fits in the memory given."""
+        """The dense matrix D (N, N) of section 3.5, if it fits in the memory given.
+
+        Parameters
+        ----------
+        memory_gb
+            Refused, with what to do instead, if the matrix needs more.
+
+        Returns
+        -------
+        ndarray (N, N)
+            Distances in the units of ``coords``.
+
+        Examples
+        --------
+        >>> rec.distance_matrix(memory_gb=8)  # doctest: +SKIP
+        """
         return dense_distances(self.coords, memory_gb=memory_gb)
 
     def to_adata(self, adata: AnnData, *, copy: bool = False) -> AnnData:
@@ -90,6 +141,10 @@ class Reconstruction:
             With ``obsm["X_gears"]``; ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``,
             ``obs["gears_outside"]``; ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph
             for scanpy (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``.
+
+        Examples
+        --------
+        >>> rec.to_adata(cells)  # obsm["X_gears"] and more, in place # doctest: +SKIP
         """
         if adata.n_obs != len(self.coords) or not np.array_equal(
             np.asarray(adata.obs_names, str), self.obs_names

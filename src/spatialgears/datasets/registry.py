@@ -128,6 +128,11 @@ def load(name: str, root: str | Path | None = None, *, heldout: str | None = Non
     InputError
         Unknown name or section, no data folder, a missing or unreadable file, or one that does not hold
         what it should.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.load("mouse_atlas", "path/to/data")  # doctest: +SKIP
     """
     if name not in REGISTRY:
         raise InputError(f"No data set is called {name!r}.", f"Choose one of {', '.join(REGISTRY)}.")

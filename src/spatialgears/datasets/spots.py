@@ -86,8 +86,26 @@ def pseudo_visium(
 
 
 def same_spots(first: AnnData, second: AnnData) -> bool:
-    """Whether two slides hold the same spots: names, genes, counts, and coordinates to rounding (1e-12)."""
-    return (
+    """Whether two slides hold the same spots: names, genes, counts, and coordinates to rounding (1e-12).
+
+    Parameters
+    ----------
+    first, second
+        Slides with ``obsm["spatial"]``; not modified.
+
+    Returns
+    -------
+    bool
+        Whether they do.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> slide = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100).slides[0]
+    >>> sg.datasets.same_spots(slide, slide.copy())
+    True
+    """
+    return bool(
         list(first.obs_names) == list(second.obs_names)
         and list(first.var_names) == list(second.var_names)
         and np.allclose(first.obsm["spatial"], second.obsm["spatial"], rtol=1e-12, atol=0)

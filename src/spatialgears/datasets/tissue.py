@@ -21,6 +21,13 @@ class Tissue:
     truth
         The same ``obs_names`` as ``cells``, no genes: ``obsm["spatial"]`` where places are known, and
         labels in ``obs``.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> list(tissue.cells.obs_names) == list(tissue.truth.obs_names)
+    True
     """
 
     slides: list[AnnData]

@@ -12,7 +12,26 @@ from spatialgears.metrics.points import canonical, check_pair, check_points
 
 
 def morton_order(points: ArrayLike) -> NDArray[np.intp]:
-    """Order of the points (n, 2) along the Morton (Z) curve: near in the order means near in the plane."""
+    """Order of the points (n, 2) along the Morton (Z) curve: near in the order means near in the plane.
+
+    Parameters
+    ----------
+    points
+        Coordinates (n, 2).
+
+    Returns
+    -------
+    ndarray (n,)
+        Positions of the points, first to last.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> corners = np.array([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> sg.metrics.morton_order(corners).tolist()
+    [0, 2, 3, 1]
+    """
     array = check_points(points)
     low, span = array.min(axis=0), np.ptp(array, axis=0).max()
     cell = ((array - low) * (65535 / (span or 1.0))).astype(np.uint64)  # 16 bits per axis
@@ -42,6 +61,14 @@ def distortion_matrix(
     Returns
     -------
     A symmetric array (blocks, blocks); 0 is undistorted, 0.69 is off by a factor of two.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> sg.metrics.distortion_matrix(truth[:, ::-1], truth, blocks=4).shape
+    (4, 4)
     """
     predicted, true = (canonical(points) for points in check_pair(coords, truth))
     scale = least_squares_scale(predicted, true) if scale is None else scale

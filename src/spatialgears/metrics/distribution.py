@@ -25,6 +25,19 @@ def swd(coords: ArrayLike, truth: ArrayLike, *, projections: int = 64, seed: int
         Number of directions.
     seed
         Seed of the directions.
+
+    Returns
+    -------
+    float
+        The distance, in RMS radii.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.swd(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    0.0
     """
     x, y = (canonical(points) for points in check_pair(coords, truth))
     u, _, vt = np.linalg.svd(x.T @ y)
@@ -53,6 +66,19 @@ def w1_knn(
         Factor on the predicted distances; by default the least-squares one over all pairs.
     rows
         Points whose kNN distances are collected; all by default.
+
+    Returns
+    -------
+    float
+        The distance, in RMS radii.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.w1_knn(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    0.0
     """
     predicted, true = (canonical(points) for points in check_pair(coords, truth))
     scale = least_squares_scale(predicted, true) if scale is None else scale

@@ -95,6 +95,19 @@ def edge_auc(coords: ArrayLike, truth: ArrayLike, *, k: int = 20, radius: float 
     radius
         The near radius itself, instead of R_k, in the units of the true distances (canonical for
         coordinates).
+
+    Returns
+    -------
+    float
+        The area under the curve.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.edge_auc(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    1.0
     """
     return area_under_roc(_rates(coords, truth, k, radius))
 
@@ -106,6 +119,19 @@ def balanced_ap(coords: ArrayLike, truth: ArrayLike, *, k: int = 20, radius: flo
     ----------
     coords, truth, k, radius
         As for :func:`edge_auc`.
+
+    Returns
+    -------
+    float
+        The average precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.balanced_ap(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    1.0
     """
     return balanced_average_precision(_rates(coords, truth, k, radius))
 
@@ -125,6 +151,15 @@ def edge_roc(
     Returns
     -------
     False and true positive rates, both rising from 0 to 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> false, true = sg.metrics.edge_roc(truth[:, ::-1], truth)
+    >>> float(true[-1])
+    1.0
     """
     fpr, tpr = roc_vertices(_rates(coords, truth, k, radius))
     if points is None or points >= fpr.size:
@@ -164,6 +199,19 @@ def shell_f1(
         For ``shells="radius"``, as for :func:`edge_auc`.
     scale
         Factor on the predicted distances; by default the least-squares one.
+
+    Returns
+    -------
+    float
+        The mean F1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.shell_f1(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    1.0
     """
     d, g = as_distances(coords, truth)
     scale = least_squares_scale(d, g) if scale is None else scale

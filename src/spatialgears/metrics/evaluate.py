@@ -64,6 +64,15 @@ def evaluate(
     ``shell_f1``, ``shell_f1_radius``, ``cal_error``, ``lrmse_10``, ``lrmse_20``, ``lrmse_50``, ``lrmse_100``
     (NaN with too few points), ``local_stress``, ``trust``, ``cont``, ``swd``, ``w1_knn``, ``n``
     (points given) and ``sampled`` (0 or 1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> scores = sg.metrics.evaluate(truth[:, ::-1], truth)
+    >>> round(scores["spearman"], 6), round(scores["trust"], 6)
+    (1.0, 1.0)
     """
     predicted, true = (canonical(points) for points in check_pair(coords, truth))
     check_size(len(true), k)

@@ -34,6 +34,16 @@ def mixing(
     Returns
     -------
     ``neighbour_entropy`` and ``ilisi``, see the functions of these names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> rng = np.random.default_rng(0)
+    >>> mixed = rng.normal(size=(200, 3))
+    >>> slides = np.repeat(["a", "b"], 100)
+    >>> sorted(sg.metrics.mixing(mixed, slides))
+    ['ilisi', 'neighbour_entropy']
     """
     share = _label_shares(embedding, labels, k, balanced)
     return {"neighbour_entropy": _entropy(share), "ilisi": _inverse_simpson(share)}
@@ -48,6 +58,21 @@ def neighbour_entropy(
     ----------
     embedding, labels, k, balanced
         As for :func:`mixing`.
+
+    Returns
+    -------
+    float
+        1: perfectly mixed; 0: apart.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> rng = np.random.default_rng(0)
+    >>> mixed = rng.normal(size=(200, 3))
+    >>> slides = np.repeat(["a", "b"], 100)
+    >>> sg.metrics.neighbour_entropy(mixed, slides) > 0.8
+    True
     """
     return _entropy(_label_shares(embedding, labels, k, balanced))
 
@@ -61,6 +86,21 @@ def ilisi(embedding: ArrayLike, labels: ArrayLike, *, k: int = 20, balanced: boo
     ----------
     embedding, labels, k, balanced
         As for :func:`mixing`.
+
+    Returns
+    -------
+    float
+        1: perfectly mixed; 0: apart.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> rng = np.random.default_rng(0)
+    >>> mixed = rng.normal(size=(200, 3))
+    >>> slides = np.repeat(["a", "b"], 100)
+    >>> sg.metrics.ilisi(mixed, slides) > 0.8
+    True
     """
     return _inverse_simpson(_label_shares(embedding, labels, k, balanced))
 

@@ -67,7 +67,30 @@ def neighbour_blocks(points: Points, k: int, rows: Rows) -> Iterator[Neighbours]
 
 
 def knn_distances(points: ArrayLike, *, k: int = 20, rows: Rows | None = None) -> NDArray[np.float64]:
-    """Distances (m, k) from all points, or ``rows``, to their k nearest others, in units of ``points``."""
+    """Distances (m, k) from all points, or ``rows``, to their k nearest others, in units of ``points``.
+
+    Parameters
+    ----------
+    points
+        Coordinates (n, 2).
+    k
+        Neighbours of each.
+    rows
+        Points to look at; all by default.
+
+    Returns
+    -------
+    ndarray (m, k)
+        Nearest first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> line = np.column_stack([np.arange(6.0), np.zeros(6)])
+    >>> sg.metrics.knn_distances(line, k=2)[0].tolist()
+    [1.0, 2.0]
+    """
     array = check_points(points)
     check_size(len(array), k)
     queried = array if rows is None else array[rows]
@@ -75,7 +98,30 @@ def knn_distances(points: ArrayLike, *, k: int = 20, rows: Rows | None = None) -
 
 
 def neighbourhood_radius(points: ArrayLike, *, k: int = 20, rows: Rows | None = None) -> float:
-    """R_k: the median over points of the distance to the k-th nearest neighbour, in units of ``points``."""
+    """R_k: the median over points of the distance to the k-th nearest neighbour, in units of ``points``.
+
+    Parameters
+    ----------
+    points
+        Coordinates (n, 2).
+    k
+        Neighbours of each.
+    rows
+        Points to look at; all by default.
+
+    Returns
+    -------
+    float
+        The radius.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> line = np.column_stack([np.arange(6.0), np.zeros(6)])
+    >>> sg.metrics.neighbourhood_radius(line, k=1)
+    1.0
+    """
     radius = float(np.median(knn_distances(points, k=k, rows=rows)[:, -1]))
     if radius == 0:
         raise InputError(
@@ -112,6 +158,19 @@ def cal_error(
         Predicted and true coordinates (n, 2).
     k, scale, rows
         See the module's notes.
+
+    Returns
+    -------
+    float
+        The error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.cal_error(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    0.0
     """
     predicted, true, rows, scale = _prepare(coords, truth, k, rows, scale)
     total = count = 0.0
@@ -148,6 +207,19 @@ def lrmse(
         Predicted and true coordinates (n, 2).
     k, scale, rows
         See the module's notes.
+
+    Returns
+    -------
+    float
+        The error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.lrmse(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    0.0
     """
     error, _, radius = _squared_errors(coords, truth, k, rows, scale)
     return float(np.sqrt(error)) / radius if radius else float("nan")
@@ -164,6 +236,19 @@ def local_stress(
         Predicted and true coordinates (n, 2).
     k, scale, rows
         See the module's notes.
+
+    Returns
+    -------
+    float
+        The error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.local_stress(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    0.0
     """
     error, length, _ = _squared_errors(coords, truth, k, rows, scale)
     return float(np.sqrt(error / length)) if length else float("nan")
@@ -181,6 +266,19 @@ def trustworthiness(coords: ArrayLike, truth: ArrayLike, *, k: int = 20, rows: R
         Predicted and true coordinates (n, 2).
     k, rows
         See the module's notes.
+
+    Returns
+    -------
+    float
+        The score.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.trustworthiness(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    1.0
     """
     predicted, true = check_pair(coords, truth)
     check_size(len(true), k)
@@ -200,6 +298,19 @@ def continuity(coords: ArrayLike, truth: ArrayLike, *, k: int = 20, rows: Rows |
         Predicted and true coordinates (n, 2).
     k, rows
         See the module's notes.
+
+    Returns
+    -------
+    float
+        The score.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> truth = np.random.default_rng(0).normal(size=(100, 2))
+    >>> round(sg.metrics.continuity(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
+    1.0
     """
     return trustworthiness(truth, coords, k=k, rows=rows)
 

@@ -54,7 +54,25 @@ def check_pair(coords: ArrayLike, truth: ArrayLike) -> tuple[NDArray[np.float64]
 
 
 def canonical(points: ArrayLike) -> NDArray[np.float64]:
-    """The points (n, 2) centred and scaled to unit RMS radius, the frame in which metrics are computed."""
+    """The points (n, 2) centred and scaled to unit RMS radius, the frame in which metrics are computed.
+
+    Parameters
+    ----------
+    points
+        Coordinates (n, 2).
+
+    Returns
+    -------
+    ndarray (n, 2)
+        The same layout in the frame of the metrics.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import spatialgears as sg
+    >>> sg.metrics.canonical([[0.0, 0.0], [4.0, 0.0]]).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
     array = check_points(points)
     centred = array - array.mean(axis=0)
     radius = np.sqrt((centred**2).sum(axis=1).mean())
