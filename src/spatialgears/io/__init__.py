@@ -65,6 +65,12 @@ def read(
     -------
     AnnData
         Coordinates, where known, in ``.obsm["spatial"]``. Sparse matrices stay sparse.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> slide = sg.read("visium/outs")  # doctest: +SKIP
+    >>> cells = sg.read("cells.h5ad", layer="counts")  # doctest: +SKIP
     """
     path = _existing(path)
     positions = None
@@ -106,6 +112,23 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
     """Write a whole ``.h5ad`` or nothing: a temporary file in the same folder, then renamed over ``path``.
 
     ``adata`` is left as it is: strings are not made categorical in place, a backed object keeps its own file.
+
+    Parameters
+    ----------
+    adata
+        What to write; not modified.
+    path
+        The file; its folder is made if it is not there.
+
+    Returns
+    -------
+    None
+        The file is there, whole.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> sg.io.write_h5ad(cells, "cells.h5ad")  # doctest: +SKIP
     """
     from spatialgears.engine import atomic_path
 
