@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy import sparse
 from sklearn.neighbors import NearestNeighbors
 
 from spatialgears.config import Config
+from spatialgears.errors import InputError
 from spatialgears.validate import ValidInputs, validate_inputs
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Moran's I from which a gene is called spatial.
 SPATIAL = 0.1
+
+#: Address space that is mapped, but not used, by threads and libraries loaded on the way.
+RESERVED = 5e8
 
 #: Depth of spots, relative to cells, below which they are called shallow.
 SHALLOW = 0.7
@@ -38,7 +43,8 @@ class Coefficients:
     core_gain: float = 0.5  # n cores are n to this power as fast as one
     refine_factor: float = 3.0  # graphs and landmarks of the denoiser, over its multiply-adds
     solve_seconds: float = 4e-6  # per cell and step of the global solve
-    base_bytes: float = 6e8  # the interpreter with torch and scanpy
+    base_bytes: float = 7.5e8  # the interpreter with torch and scanpy
+    stored_bytes: float = 32.0  # per stored value of the inputs: read, validated, and a copy under way
     count_bytes: float = 2.0  # per entry of spots or cells by shared genes: sparse, some copies
     view_bytes: float = 12.0  # per entry of spots or cells by panel genes: dense, some copies
     activation_bytes: float = 4.0  # per value kept for the backward pass
@@ -134,9 +140,7 @@ def check_inputs(
     placed = None
     if valid.cells is not None and cells is not None:
         placed = _summary(names[len(slides)], valid.cells, cells.n_vars, valid.empty_cells)
-    cost = predict_cost(
-        sum(one.observations for one in summaries), placed.observations if placed else 0, panel, config
-    )
+    cost = cost_of(valid, config)
     report = CheckReport(
         slides=summaries,
         cells=placed,
@@ -153,13 +157,67 @@ def check_inputs(
     return report
 
 
-def predict_cost(n_spots: int, n_cells: int, n_genes: int, config: Config) -> Cost:
+def cost_of(valid: ValidInputs, config: Config) -> Cost:
+    """:func:`predict_cost` of a run on these inputs."""
+    n_spots, n_cells = (
+        sum(one.shape[0] for one in valid.slides),
+        0 if valid.cells is None else valid.cells.shape[0],
+    )
+    stored = sum(one.nnz for one in [*valid.slides, *([] if valid.cells is None else [valid.cells])])
+    panel = min(config.expression.n_genes, len(valid.genes))
+    return predict_cost(n_spots, n_cells, panel, config, stored=stored)
+
+
+def require_memory(cost: Cost) -> None:
+    """Refuse work that would be ended half-way for want of memory.
+
+    Raises
+    ------
+    InputError
+        If more memory is needed than the machine has, or than a limit on this process leaves.
+    """
+    needed = cost.peak_bytes
+    rooms = {"the machine has": float(psutil.virtual_memory().total)}
+    group = Path("/sys/fs/cgroup/memory.max")
+    if group.exists() and (told := group.read_text().strip()).isdecimal():
+        rooms["the control group allows"] = float(told)
+    rooms |= _limits()
+    where, room = min(rooms.items(), key=lambda item: item[1])
+    if needed > room:
+        raise InputError(
+            f"This takes about {needed / 1e9:.1f} GB of memory; {where} {max(room, 0) / 1e9:.1f} GB.",
+            "Raise the limit, use a larger machine, or fewer cells, fewer genes (--set expression.n_genes=500), "
+            "or --preset quick.",
+        )
+
+
+def _limits() -> dict[str, float]:
+    """Peak memory that limits on this process leave room for, beside what it has mapped and does not use."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    memory = psutil.Process().memory_info()
+    mapped = {
+        resource.RLIMIT_AS: ("ulimit -v leaves", memory.vms),
+        resource.RLIMIT_DATA: ("ulimit -d leaves", getattr(memory, "data", memory.rss)),
+    }
+    found = {}
+    for kind, (name, used) in mapped.items():
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            found[name] = soft - max(used - memory.rss, 0) - RESERVED
+    return found
+
+
+def predict_cost(n_spots: int, n_cells: int, n_genes: int, config: Config, *, stored: int = 0) -> Cost:
     """Expected time and memory of a run, linear in spots, cells, genes and training steps.
 
     Time is the multiply-adds of the networks (three passes per training step, one per sample and half Heun
     step) over the speed of the cores, plus fixed costs per step, per cell of the global solve, and per entry
     of the input. Memory is the larger of one training step and one pass over the cells, beside the data.
-    ``n_genes`` is the size of the gene panel. The :class:`Coefficients` were fitted to runs on 581 spots and
+    ``n_genes`` is the size of the gene panel, ``stored`` the number of values of all inputs that are not zero.
+    The :class:`Coefficients` were fitted to runs on 581 spots and
     10,150 cells on an otherwise idle machine; a busy one takes longer.
     """
     c, a, e, g, s = Coefficients(), config.assembly, config.expression, config.geometry, config.supervision
@@ -195,12 +253,14 @@ def predict_cost(n_spots: int, n_cells: int, n_genes: int, config: Config) -> Co
     sampling = (
         passes * n_cells * (1 + a.samples) * (members * generator + refine) / speed + (1 + a.samples) * solve
     )
-    data = c.count_bytes * (n_spots + n_cells) * n_genes + c.view_bytes * (n_spots + n_cells) * n_genes
+    data = (c.count_bytes + c.view_bytes) * (n_spots + n_cells) * n_genes + c.stored_bytes * stored
     kept = 8 * (width_in + g.hidden) + 40 * g.width * (
         g.context_blocks + g.generator_blocks + g.denoiser_blocks
     )
     step_bytes = elements * kept * c.activation_bytes
-    pass_bytes = min(n_cells * 8 * g.width * c.activation_bytes, a.memory_gb * 2**30)
+    pass_bytes = min(
+        n_cells * 8 * g.width * c.activation_bytes * min(cores, 1 + a.samples), a.memory_gb * 2**30
+    )
     return Cost(
         seconds=c.start_seconds + c.panel_seconds * n_spots * n_genes + training + sampling,
         peak_bytes=int(c.base_bytes + data + max(step_bytes, pass_bytes)),

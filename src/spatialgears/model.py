@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from spatialgears import store
+from spatialgears.check import cost_of, predict_cost, require_memory
 from spatialgears.config import Config
 from spatialgears.engine import Progress, silent, threads
 from spatialgears.errors import GearsError, RunError
@@ -89,10 +90,22 @@ class GEARS:
             Folder for training checkpoints: a fit that was interrupted goes on from it.
         progress
             Called along the way as ``progress(stage, done, total, values)``.
+
+        Returns
+        -------
+        GEARS
+            The model itself, fitted.
+
+        Examples
+        --------
+        >>> import spatialgears as sg
+        >>> tissue = sg.datasets.simulate_tissue(n_cells=500)
+        >>> model = sg.GEARS(sg.Config.preset("quick")).fit(tissue.slides, tissue.cells)  # doctest: +SKIP
         """
         inputs = validate_inputs(
             slides, cells, layer=layer, spatial_key=spatial_key, normalised=normalised, names=names
         )
+        require_memory(cost_of(inputs, self.config))
         with threads(self.config.threads):
             self._fitted = fit_model(
                 inputs,
@@ -122,6 +135,16 @@ class GEARS:
             Accept values that are not counts; by default what was said to :meth:`fit`.
         progress
             Called along the way.
+
+        Returns
+        -------
+        Reconstruction
+            Places, radii and samples, in the order of the cells; :meth:`Reconstruction.to_adata` writes them.
+
+        Examples
+        --------
+        >>> import spatialgears as sg
+        >>> rec = sg.GEARS.load("out/model").reconstruct(sg.read("more_cells.h5ad"))  # doctest: +SKIP
         """
         fitted, panel = self._ready(), self.panel_
         normalised = not fitted.raw if normalised is None else normalised
@@ -130,8 +153,9 @@ class GEARS:
         )
         for note in notes:
             logger.info("%s", note)
-        with threads(self.config.threads):
-            placed = place(fitted, counts, self.config, missing=missing, progress=progress)
+        require_memory(predict_cost(0, counts.shape[0], counts.shape[1], self.config, stored=counts.nnz))
+        with threads(self.config.threads) as workers, threads(1):
+            placed = place(fitted, counts, self.config, missing=missing, workers=workers, progress=progress)
         return Reconstruction(obs_names=np.asarray(cells.obs_names, dtype=str), **placed)
 
     @property
@@ -155,14 +179,47 @@ class GEARS:
         return self._ready().warnings
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder of ``config.json``, ``weights.safetensors``, ``genes.txt`` and ``meta.json``."""
+        """Write a folder of ``config.json``, ``weights.safetensors``, ``genes.txt`` and ``meta.json``.
+
+        Parameters
+        ----------
+        folder
+            Made if it is not there.
+        overwrite
+            Replace a model that is there; anything else in the folder is refused.
+
+        Returns
+        -------
+        None
+            The model is on disk.
+
+        Examples
+        --------
+        >>> model.save("model")  # doctest: +SKIP
+        """
         fitted = self._ready()
         stored = store.StoredModel(self.config, fitted.tensors(), fitted.panel.genes, fitted.meta())
         store.save_model(folder, stored, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what :meth:`save` wrote. Nothing in the folder is executed."""
+        """Read what :meth:`save` wrote. Nothing in the folder is executed.
+
+        Parameters
+        ----------
+        folder
+            What :meth:`save` or ``gears run`` wrote.
+
+        Returns
+        -------
+        GEARS
+            The fitted model.
+
+        Examples
+        --------
+        >>> import spatialgears as sg
+        >>> model = sg.GEARS.load("out/model")  # doctest: +SKIP
+        """
         stored = store.load_model(folder)
         model = cls(stored.config)
         try:

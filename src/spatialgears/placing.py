@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy import sparse
 from scipy.spatial import KDTree
 from torch import Tensor
 
-from spatialgears.assembly.assemble import assemble
+from spatialgears.assembly.assemble import Assembly, assemble, one_shot_memory
 from spatialgears.assembly.canonical import canonical, lay_on
 from spatialgears.assembly.spacing import fill_footprint, footprint
 from spatialgears.config import AssemblyConfig, Config
@@ -53,9 +54,13 @@ def place(
     config: Config,
     *,
     missing: NDArray[np.bool_],
+    workers: int = 1,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Place cells with counts (N, G) on the model's genes.
+
+    The best guess and the samples are computed side by side by ``workers`` threads, each by one alone: sums that are
+    split over threads depend on their number, and so would the places.
 
     Returns
     -------
@@ -64,7 +69,60 @@ def place(
     settings, seed = config.assembly, child_seed(config.seed, "place")
     features = fitted.features(counts, config, missing=missing)
     network = Network(fitted.network, settings, steps=0 if settings.samples else settings.steps)
-    found = assemble(features, network, settings, seed=seed, progress=progress)
+    refined = (
+        settings.steps and config.geometry.refiner != "none"
+    )  # without a refiner there is nothing to draw from
+    samples = np.zeros((settings.samples if refined else 0, len(features), 2), dtype=np.float32)
+    refining = Network(fitted.network, settings, settings.steps)
+    pool = ThreadPoolExecutor(
+        _workers(workers, network, features, settings), initializer=torch.set_flush_denormal, initargs=(True,)
+    )
+    with pool:
+        best = pool.submit(assemble, features, network, settings, seed=seed, progress=progress)
+        drawn = [
+            pool.submit(assemble, features, refining, settings, seed=child_seed(seed, "sample", s))
+            for s in range(len(samples))
+        ]
+        try:
+            return _laid(
+                fitted,
+                counts,
+                config,
+                features,
+                seed=seed,
+                best=best,
+                drawn=drawn,
+                samples=samples,
+                progress=progress,
+            )
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _workers(workers: int, network: Network, features: Tensor, settings: AssemblyConfig) -> int:
+    """As many as were asked for and fit in memory side by side."""
+    cells = len(features)
+    if settings.mode == "patches":
+        cells = min(cells, settings.patch_batch * settings.patch_size)
+    one = one_shot_memory(network, cells, features.shape[1])
+    return max(1, min(workers, 1 + settings.samples, int(settings.memory_gb * 1e9 / one)))
+
+
+def _laid(
+    fitted: Fitted,
+    counts: sparse.csr_matrix,
+    config: Config,
+    features: Tensor,
+    *,
+    seed: int,
+    best: Future[Assembly],
+    drawn: list[Future[Assembly]],
+    samples: NDArray[np.float32],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Everything that follows from the layouts, as they come."""
+    settings, found = config.assembly, best.result()
     coords = found.coords.astype(np.float64)
     radius50, radius90, outside = _confidence(fitted, features)
     outside |= np.asarray(abs(counts).sum(1)).ravel() == 0
@@ -75,14 +133,8 @@ def place(
         limit = None if fitted.confidence is None else radius50
         coords = fill_footprint(coords, even, strength=settings.spacing, limit=limit, seed=seed)
     diagnostics["unfilled"] = unfilled(coords, tissue)
-    refined = (
-        settings.steps and config.geometry.refiner != "none"
-    )  # without a refiner there is nothing to draw from
-    samples = np.zeros((settings.samples if refined else 0, *coords.shape), dtype=np.float32)
-    for s in range(len(samples)):
-        drawn = assemble(features, Network(fitted.network, settings, settings.steps), settings,
-                         seed=child_seed(seed, "sample", s), progress=progress)  # fmt: skip
-        samples[s] = _onto(drawn.coords.astype(np.float64), coords)
+    for s, one in enumerate(drawn):
+        samples[s] = _onto(one.result().coords.astype(np.float64), coords)
         progress("samples", s + 1, len(samples), {})
     placed = canonical(coords)
     turn = lay_on(coords - coords.mean(0), placed.coords)

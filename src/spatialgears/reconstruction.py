@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -155,7 +156,9 @@ class Reconstruction:
                 "Pass the AnnData that was given to reconstruct(); subset it afterwards.",
             )
         if copy:
-            adata = adata.to_memory() if adata.isbacked else adata.copy()
+            with warnings.catch_warnings():  # validation has told of names that repeat
+                warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
+                adata = adata.to_memory() if adata.isbacked else adata.copy()
         adata.obsm["X_gears"] = self.coords
         adata.obs["gears_uncertainty"] = self.radius90
         adata.obs["gears_radius50"] = self.radius50

@@ -69,11 +69,19 @@ def score(
 ) -> SelfCheck:
     """Score places (n, 2) of held-out spots against their true ones, and say what the figures mean."""
     k = min(20, (len(truth) - 2) // 2)
-    model = evaluate(predicted, truth, k=k)
-    simple = {} if reference is None else evaluate(reference, truth, k=k)
+    model = _evaluate(predicted, truth, k=k)
+    simple = {} if reference is None else _evaluate(reference, truth, k=k)
     chance = p_value(predicted, truth)
     verdict = judge(model["spearman"], chance)
     return SelfCheck(title, model, simple, verdict, _words(model, simple, verdict), chance)
+
+
+def _evaluate(predicted: NDArray[Any], truth: NDArray[Any], *, k: int) -> dict[str, float]:
+    """The scores; places that are all one, or are not numbers, have none."""
+    spread = float(np.ptp(predicted, axis=0).max())
+    if not spread > 1e-9 * float(np.abs(predicted).max()):
+        return dict.fromkeys(evaluate(truth, truth, k=k), float("nan"))
+    return evaluate(predicted, truth, k=k)
 
 
 def judge(spearman: float, chance: float = 0.0) -> Verdict:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -17,23 +18,21 @@ from spatialgears._version import __version__
 from spatialgears.cli.bench import bench
 from spatialgears.cli.check import check
 from spatialgears.cli.evaluate import evaluate
+from spatialgears.cli.help import Command, Group
 from spatialgears.cli.run import demo, fit, reconstruct, report, run
 from spatialgears.cli.simulate import simulate
-from spatialgears.errors import GearsError, InputError
+from spatialgears.errors import GearsError, InputError, RunError
 
 app = typer.Typer(
     name="gears",
+    cls=Group,
     help="Give dissociated single cells their place back, from spatial transcriptomics slides.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, run, fit, reconstruct, report):
-    app.command()(command)
-app.command()(simulate)
-app.command()(check)
-app.command()(evaluate)
-app.command()(bench)
+for command in (demo, check, run, fit, reconstruct, report, evaluate, simulate, bench):
+    app.command(cls=Command)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -63,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    for stream in (sys.stdout, sys.stderr):  # names may hold what the terminal's encoding does not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     given = [*(["--debug"] if debug else []), *(one for one in given if one != "--debug")]
     try:
         app(args=given, prog_name="gears")
@@ -74,6 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _explain(error: Exception, *, as_json: bool) -> int:
     """Tell of an error on standard error, for machines also as JSON on standard output; the exit code."""
+    if isinstance(error, OSError) and error.filename is not None:
+        error = InputError(
+            f"{str(error.filename)[:200]} cannot be used: {error.strerror}.",
+            "Check the path and the rights to it.",
+        )
+    elif isinstance(error, MemoryError):
+        error = RunError(
+            "Memory ran out. Use a larger machine, fewer cells, fewer genes (--set expression.n_genes=500), or "
+            "--preset quick; `gears check` tells what a run takes."
+        )
     known = isinstance(error, GearsError)
     text = str(error) if known else f"unexpected {type(error).__name__}: {error}"
     typer.echo(f"Error: {text}", err=True)

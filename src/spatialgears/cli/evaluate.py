@@ -17,12 +17,20 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    pred: Annotated[str, typer.Option("--pred", help="Cells with predicted coordinates.")],
-    truth: Annotated[str, typer.Option("--truth", help="The same cells with true coordinates.")],
-    key: Annotated[str, typer.Option("--key", help="Key of .obsm with the prediction.")] = "X_gears",
-    truth_key: Annotated[str, typer.Option("--truth-key", help="Key of .obsm with the truth.")] = "spatial",
-    neighbours: Annotated[int, typer.Option("--k", min=1, help="Neighbourhood size of local metrics.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Seed, where points are sampled.")] = 0,
+    pred: Annotated[str, typer.Option("--pred", metavar="PATH", help="Cells with predicted coordinates.")],
+    truth: Annotated[
+        str, typer.Option("--truth", metavar="PATH", help="The same cells with true coordinates.")
+    ],
+    key: Annotated[
+        str, typer.Option("--key", metavar="KEY", help="Key of .obsm with the prediction.")
+    ] = "X_gears",
+    truth_key: Annotated[
+        str, typer.Option("--truth-key", metavar="KEY", help="Key of .obsm with the truth.")
+    ] = "spatial",
+    neighbours: Annotated[
+        int, typer.Option("--k", metavar="N", min=1, help="Neighbourhood size of local metrics.")
+    ] = 20,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed, where points are sampled.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Score predicted coordinates against the truth with every metric; cells are matched by name."""
@@ -53,7 +61,10 @@ def _points(adata: AnnData, key: str, name: str) -> np.ndarray:
             f".obsm has {', '.join(map(repr, adata.obsm)) or 'nothing'}.",
             "Name one of these with --key (for the prediction) or --truth-key (for the truth).",
         )
-    return np.asarray(adata.obsm[key], dtype=np.float64)
+    try:
+        return np.asarray(adata.obsm[key], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: .obsm[{key!r}] must hold numbers: {error}.", "Name another key.") from None
 
 
 def _match(predicted: AnnData, true: AnnData, pred: str, truth: str) -> np.ndarray:

@@ -18,43 +18,68 @@ if TYPE_CHECKING:
 
 _INPUT, _CONFIG = "Input", "Configuration"
 
+#: Bytes that the libraries take: of address space, and of data.
+LEAST_ROOM = {"-v": 2.0e9, "-d": 1.0e9}
+
 St = Annotated[
     list[str],
     typer.Option(
         "--st",
+        metavar="PATH",
         rich_help_panel=_INPUT,
         help="A slide: .h5ad, .zarr, 10x .h5 or folder, Space Ranger folder, .csv; once per slide.",
     ),
 ]
-Sc = Annotated[str | None, typer.Option("--sc", rich_help_panel=_INPUT, help="The cells to place.")]
+Sc = Annotated[
+    str | None, typer.Option("--sc", metavar="PATH", rich_help_panel=_INPUT, help="The cells to place.")
+]
 Layer = Annotated[
     str | None,
     typer.Option(
-        "--layer", rich_help_panel=_INPUT, help="Layer with the counts, or raw, or X (the default)."
+        "--layer",
+        metavar="NAME",
+        rich_help_panel=_INPUT,
+        help="Layer with the counts, or raw, or X (the default).",
     ),
 ]
 ScLayer = Annotated[
     str | None,
-    typer.Option("--sc-layer", rich_help_panel=_INPUT, help="The same for the cells, where it differs."),
+    typer.Option(
+        "--sc-layer", metavar="NAME", rich_help_panel=_INPUT, help="The same for the cells, where it differs."
+    ),
 ]
 StGenes = Annotated[
     str | None,
-    typer.Option("--st-genes", rich_help_panel=_INPUT, help="Column of .var that names the slides' genes."),
+    typer.Option(
+        "--st-genes",
+        metavar="COLUMN",
+        rich_help_panel=_INPUT,
+        help="Column of .var that names the slides' genes.",
+    ),
 ]
 ScGenes = Annotated[
     str | None,
-    typer.Option("--sc-genes", rich_help_panel=_INPUT, help="Column of .var that names the cells' genes."),
+    typer.Option(
+        "--sc-genes",
+        metavar="COLUMN",
+        rich_help_panel=_INPUT,
+        help="Column of .var that names the cells' genes.",
+    ),
 ]
 Coordinates = Annotated[
     list[str] | None,
     typer.Option(
         "--coordinates",
+        metavar="TABLE|X,Y",
         rich_help_panel=_INPUT,
         help="Table of barcode, x, y, or two columns of .obs (x,y); once for all slides or once per slide.",
     ),
 ]
 SpatialKey = Annotated[
-    str, typer.Option("--spatial-key", rich_help_panel=_INPUT, help="Key of .obsm with the coordinates.")
+    str,
+    typer.Option(
+        "--spatial-key", metavar="KEY", rich_help_panel=_INPUT, help="Key of .obsm with the coordinates."
+    ),
 ]
 Transpose = Annotated[
     bool, typer.Option("--transpose", rich_help_panel=_INPUT, help="Tables of counts have genes in rows.")
@@ -65,11 +90,18 @@ Normalised = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    typer.Option("--preset", rich_help_panel=_CONFIG, help="quick, default (if none is named) or paper."),
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        rich_help_panel=_CONFIG,
+        help="quick, default (if none is named) or paper.",
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", rich_help_panel=_CONFIG, help="JSON file with the values that differ."),
+    typer.Option(
+        "--config", metavar="FILE", rich_help_panel=_CONFIG, help="JSON file with the values that differ."
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -95,11 +127,38 @@ def load_config(preset: str | None, config: Path | None, assignments: Sequence[s
 
 def check_paths(paths: Sequence[str]) -> None:
     """Refuse paths that are not there before anything heavy is imported."""
-    missing = [path for path in paths if not Path(path).expanduser().exists()]
+    missing = [path for path in paths if not is_there(path)]
     if missing:
         raise InputError(
-            f"There is no file or folder {', '.join(missing)}.", "Check the paths given to --st and --sc."
+            f"There is no file or folder {', '.join(path[:200] for path in missing)}.",
+            "Check the paths given to --st and --sc.",
         )
+
+
+def is_there(path: str | Path) -> bool:
+    """Whether a file or folder can be found under this name, whatever the name is."""
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown user's home, a null byte
+        return False
+
+
+def require_room() -> None:
+    """Refuse a limit on memory under which not even the libraries can be loaded, before they are."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    limits = {"-v": resource.RLIMIT_AS, "-d": resource.RLIMIT_DATA}
+    for flag, kind in limits.items():
+        soft, _ = resource.getrlimit(kind)
+        least = LEAST_ROOM[flag]
+        if soft != resource.RLIM_INFINITY and soft < least:
+            raise InputError(
+                f"The memory of this process is limited to {soft / 1e9:.2g} GB (ulimit {flag}); loading the libraries "
+                f"alone takes up to {least / 1e9:.2g} GB.",
+                f"Raise the limit: ulimit {flag} unlimited",
+            )
 
 
 @dataclass(frozen=True)
@@ -159,6 +218,6 @@ def _short(paths: Sequence[str]) -> list[str]:
 
 def _places(text: str | None) -> str | list[str] | None:
     """A file as it is; otherwise ``x,y`` as two columns."""
-    if text is None or Path(text).expanduser().exists() or "," not in text:
+    if text is None or is_there(text) or "," not in text:
         return text
     return [part.strip() for part in text.split(",")]

@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
 SHOWN = ("spearman", "pearson", "stress1", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn")
 
-Out = Annotated[Path, typer.Option("--output", "-o", help="Folder for everything the run makes.")]
-Cells = Annotated[str, typer.Option("--sc", rich_help_panel="Input", help="The cells to place.")]
-ModelFolder = Annotated[Path, typer.Option("--model", "-m", help="Folder of a fitted model.")]
+Out = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for everything the run makes.")
+]
+Cells = Annotated[
+    str, typer.Option("--sc", metavar="PATH", rich_help_panel="Input", help="The cells to place.")
+]
+ModelFolder = Annotated[
+    Path, typer.Option("--model", "-m", metavar="FOLDER", help="Folder of a fitted model.")
+]
 
 
 def run(
@@ -46,6 +52,7 @@ def run(
 ) -> None:
     """Check, fit, reconstruct, self-check and report, in one folder; run again after a stop and it goes on."""
     settings = options.load_config(preset, config, assignments)
+    options.require_room()
     options.check_paths([*st, sc])
     from spatialgears.run import RunInputs
     from spatialgears.run import run as run_all
@@ -73,14 +80,17 @@ def run(
 
 def demo(
     out: Out = Path("gears-demo"),
-    cells: Annotated[int, typer.Option("--cells", min=200, help="Cells of the simulated tissue.")] = 2000,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Another tissue.")] = 0,
+    cells: Annotated[
+        int, typer.Option("--cells", metavar="N", min=200, help="Cells of the simulated tissue.")
+    ] = 2000,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Another tissue.")] = 0,
     preset: options.Preset = "quick",
     config: options.ConfigFile = None,
     assignments: options.Set = None,
 ) -> None:
     """Simulate a tissue, place its cells, and score them against the truth; needs no input."""
     settings = options.load_config(None if config else preset, config, assignments)
+    options.require_room()
     from spatialgears.datasets import simulate_tissue
     from spatialgears.io import read, write_h5ad
 
@@ -133,6 +143,7 @@ def fit(
 ) -> None:
     """Fit a model on slides and cells, and save it."""
     settings = options.load_config(preset, config, assignments)
+    options.require_room()
     options.check_paths([*st, sc])
     if model.is_file() or (model.exists() and any(model.iterdir())):
         raise InputError(f"{model} exists and is not empty.", "Choose another folder with --model.")
@@ -166,7 +177,7 @@ def fit(
 def reconstruct(
     model: ModelFolder,
     sc: Cells,
-    out: Annotated[Path, typer.Option("--output", "-o", help="The .h5ad file to write.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The .h5ad file to write.")],
     layer: options.Layer = None,
     sc_genes: options.ScGenes = None,
     transpose: options.Transpose = False,
@@ -174,6 +185,7 @@ def reconstruct(
     profile: Annotated[bool, typer.Option("--profile", help="Print the seconds each step took.")] = False,
 ) -> None:
     """Place cells with a fitted model."""
+    options.require_room()
     options.check_paths([sc])
     fitted, cells, placed = _placed(model, sc, layer, sc_genes, transpose=transpose, normalised=normalised)
     from spatialgears.io import write_h5ad
@@ -189,8 +201,10 @@ def reconstruct(
 def report(
     model: ModelFolder,
     sc: Cells,
-    out: Annotated[Path, typer.Option("--output", "-o", help="The .html file to write.")],
-    st: Annotated[list[str] | None, typer.Option("--st", help="Slides to draw beside the cells.")] = None,
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The .html file to write.")],
+    st: Annotated[
+        list[str] | None, typer.Option("--st", metavar="PATH", help="Slides to draw beside the cells.")
+    ] = None,
     layer: options.Layer = None,
     sc_genes: options.ScGenes = None,
     spatial_key: options.SpatialKey = "spatial",
@@ -199,6 +213,7 @@ def report(
 ) -> None:
     """Write the report of a fitted model and the cells it places."""
     slides = st or []
+    options.require_room()
     options.check_paths([*slides, sc])
     from spatialgears.io import read
     from spatialgears.summary import write_summary

@@ -130,10 +130,11 @@ def validate_inputs(
     warnings += names_of.warn_few_shared(inputs, len(genes))
 
     counts: list[sparse.csr_matrix] = []
-    for adata, matrix, one in zip(everything, sources, inputs, strict=True):
+    for i, (adata, matrix, one) in enumerate(zip(everything, sources, inputs, strict=True)):
         with _collect(problems):
             counts.append(_read_values(matrix, one, genes))
             warnings += _judge(counts[-1], adata, one.name, genes, normalised=normalised)
+            _check_not_empty(counts[-1], coords[i] if i < len(slides) else None, min_spots, one.name)
     _raise(problems)
     return _assemble(counts, coords, everything, genes, normalised=normalised, names=names, warnings=warnings)
 
@@ -263,6 +264,25 @@ def _read_values(matrix: Any, one: names_of.Genes, genes: np.ndarray) -> sparse.
         raise InputError(
             f"{one.name}: the values are not numbers ({error}).", "Convert them to numbers."
         ) from error
+    except (OSError, MemoryError, IndexError) as error:
+        raise InputError(
+            f"{one.name}: the values could not be read ({str(error) or 'not enough memory'}).",
+            "Is the file complete? Copy it again, or write it again with anndata's write_h5ad.",
+        ) from error
+
+
+def _check_not_empty(counts: sparse.csr_matrix, coords: np.ndarray | None, min_spots: int, name: str) -> None:
+    """Refuse a slide (which has coordinates) or cells of which too few show any of the shared genes."""
+    shown = ~values.empty_rows(counts)
+    least = 1 if coords is None else min_spots
+    if shown.sum() < least:
+        raise InputError(
+            f"{name}: expected at least {least} observations with values in the {counts.shape[1]:,} shared genes, "
+            f"found {shown.sum()} of {len(shown):,}.",
+            "Is the right matrix given (layer=, --layer), and are names of genes those of its columns?",
+        )
+    if coords is not None:
+        places.check_spread(coords[shown], name)
 
 
 def _first(one: names_of.Genes, genes: np.ndarray) -> np.ndarray:

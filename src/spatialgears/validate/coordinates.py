@@ -26,7 +26,12 @@ def coordinates_of(adata: AnnData, key: str, name: str) -> tuple[np.ndarray, lis
             "(--coordinates): a table of barcode, x, y, or two columns of .obs.",
         )
     try:
-        coords = np.array(adata.obsm[key], dtype=np.float64)
+        found = adata.obsm[key]
+        if getattr(found, "dtype", None) is not None and found.dtype.kind == "c":
+            raise TypeError("they are complex")
+        if isinstance(found, np.ma.MaskedArray):
+            found = np.ma.filled(found.astype(np.float64), np.nan)
+        coords = np.array(found, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{name}: .obsm[{key!r}] must hold numbers: {error}.",
@@ -53,7 +58,13 @@ def check_size(n_spots: int, min_spots: int, name: str) -> None:
 
 
 def check_spread(coords: np.ndarray, name: str) -> None:
-    """Refuse spots that all lie in one point or on one line."""
+    """Refuse spots that all lie in one point or on one line, and numbers that cannot be computed with."""
+    extent, largest = np.ptp(coords, axis=0).max(), abs(coords).max()
+    if largest > 1e100 or 0 < extent < max(1e-100, 1e-9 * largest):
+        raise InputError(
+            f"{name}: spots span {extent:.3g} at coordinates up to {largest:.3g}, beyond what can be computed with.",
+            "Give places in micrometres or pixels of the slide.",
+        )
     spread = np.linalg.svd(coords - coords.mean(axis=0), compute_uv=False)  # (2,)
     if spread[0] == 0:
         raise InputError(f"{name}: all spots have the same coordinates.", "Give each spot its own place.")

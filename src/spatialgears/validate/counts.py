@@ -19,6 +19,9 @@ Form = Literal["counts", "linear", "log", "scaled"]
 #: Entries of a matrix on disk that are read at one time.
 CHUNK_ENTRIES = 50_000_000
 
+#: No expression is larger.
+LARGEST = 1e9
+
 _WORDS = {
     "linear": "normalised but not log-transformed",
     "log": "log-transformed",
@@ -29,8 +32,8 @@ _WORDS = {
 def values_of(adata: AnnData, layer: str | None, name: str) -> tuple[Any, pd.DataFrame]:
     """The matrix asked for and its genes: ``.X``, a key of ``.layers``, or ``"raw"`` for ``.raw``."""
     if layer is None or layer == "X":
-        if adata.X is not None:
-            return adata.X, adata.var
+        if (x := _x(adata)) is not None:
+            return x, adata.var
         problem = f"{name}: .X is empty"
     elif layer in adata.layers:
         return adata.layers[layer], adata.var
@@ -41,6 +44,13 @@ def values_of(adata: AnnData, layer: str | None, name: str) -> tuple[Any, pd.Dat
     raise InputError(
         f"{problem}; available are {_available(adata)}.", "Pass layer= (--layer) with one of these."
     )
+
+
+def _x(adata: AnnData) -> Any:
+    try:
+        return adata.X
+    except KeyError:  # a file without it that is left on disk
+        return None
 
 
 def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
@@ -66,14 +76,17 @@ def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
             for start in range(0, values.shape[0], step)
         ]
         chosen = sparse.vstack(blocks, format="csr")
-    chosen = chosen.astype(np.float32, copy=False)  # indexing made it a block of its own
+    if chosen.dtype.kind not in "biuf":
+        raise TypeError(f"they are {chosen.dtype}")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+        chosen = chosen.astype(np.float32, copy=False)  # indexing made it a block of its own
     chosen.sum_duplicates()
     chosen.eliminate_zeros()
     return chosen
 
 
 def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str) -> None:
-    """Refuse NaN and infinite values."""
+    """Refuse NaN, infinite values, and those too large to be computed with."""
     bad = ~np.isfinite(counts.data)
     if bad.any():
         kinds = [
@@ -83,6 +96,13 @@ def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str) -> Non
             f"{name}: expected finite values, found {bad.sum():,} that are {' or '.join(kinds)}, "
             f"e.g. {_example(counts, bad, genes)}.",
             "Start again from the raw counts, or replace what is missing by zero if that is what it means.",
+        )
+    large = abs(counts.data) > LARGEST
+    if large.any():
+        raise InputError(
+            f"{name}: expected values up to {LARGEST:g}, found {large.sum():,} that are larger, "
+            f"e.g. {_example(counts, large, genes)}.",
+            "No cell holds so many molecules: start again from the raw counts.",
         )
 
 
@@ -152,7 +172,7 @@ def _constant(totals: np.ndarray) -> bool:
 
 
 def _available(adata: AnnData) -> str:
-    names = [*([".X"] if adata.X is not None else []), *(f"layer {name!r}" for name in adata.layers)]
+    names = [*([".X"] if _x(adata) is not None else []), *(f"layer {name!r}" for name in adata.layers)]
     return ", ".join([*names, *(["'raw' (.raw)"] if adata.raw is not None else [])]) or "nothing"
 
 
