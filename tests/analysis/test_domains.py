@@ -90,3 +90,29 @@ def test_a_missing_extra_is_named_with_its_command(planted, monkeypatch):
     monkeypatch.setitem(sys.modules, "leidenalg", None)
     with pytest.raises(InputError, match=r'pip install "spatialgears\[analysis\]"'):
         sg.tl.spatial_domains(planted)
+
+
+def test_cells_outside_get_no_domain_and_change_none(planted):
+    outside = np.arange(planted.n_obs) < 60
+    left = planted[~outside].copy()
+    planted.obs["gears_outside"] = outside
+    planted.obsm["X_gears"][outside] = 0  # all in the middle, where they would join the islands
+    for one in (planted, left):
+        sg.tl.spatial_domains(one, labels="cell_type")
+    assert planted.obs["gears_domain"].isna().to_numpy().tolist() == outside.tolist()
+    assert not planted.obs["gears_domain_noise"][outside].any()
+    assert planted.uns["gears_domain"]["table"].equals(left.uns["gears_domain"]["table"])
+    assert planted.uns["gears_domain"]["params"]["n_outside"] == 60
+    sg.tl.spatial_domains(planted, outside=None)
+    assert planted.obs["gears_domain"].notna().all()
+
+
+def test_marks_of_cells_outside_must_be_marks(planted):
+    with pytest.raises(InputError, match="no obs column 'far'"):
+        sg.tl.spatial_domains(planted, outside="far")
+    planted.obs["gears_outside"] = "maybe"
+    with pytest.raises(InputError, match="true or false"):
+        sg.tl.spatial_domains(planted)
+    planted.obs["gears_outside"] = True
+    with pytest.raises(InputError, match=r"600 of 600 cells: too few"):
+        sg.tl.spatial_domains(planted)

@@ -86,3 +86,32 @@ def test_errors_name_what_there_is(laid, planted_slide):
     del laid.obsm["X_gears_slide"]
     with pytest.raises(InputError, match=r"sg\.tl\.register"):
         sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type")
+
+
+def test_no_spot_is_near_a_cell_outside(laid, planted_slide):
+    far = (laid.obs["cell_type"] == "type 0").to_numpy()
+    laid.obs["gears_outside"] = far & (laid.obsm["X_gears"][:, 0] < -1.5)
+    found = sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type")
+    left = laid[~laid.obs["gears_outside"]].copy()
+    again = sg.tl.marker_enrichment(left, planted_slide, "type 0", labels="cell_type")
+    assert found.near.equals(again.near) and found.n_cells == again.n_cells < far.sum()
+    every = sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type", outside=None)
+    assert every.near.sum() > found.near.sum()
+    laid.obs["gears_outside"] = far
+    with pytest.raises(InputError, match="Every cell of type 'type 0' is marked"):
+        sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type")
+
+
+def test_a_type_that_is_everywhere_is_compared_by_its_density(laid, planted_slide):
+    rng = np.random.default_rng(0)
+    own = np.flatnonzero(laid.obs["cell_type"] == "type 0")
+    spots = planted_slide.obsm["spatial"]
+    obs = laid.obs.iloc[rng.choice(own, len(spots))].set_index(planted_slide.obs_names)
+    stray = ad.AnnData(obs=obs, obsm={"X_gears_slide": spots})  # one in every spot, the others in one island
+    laid = ad.AnnData(obs=laid.obs, obsm={"X_gears_slide": laid.obsm["X_gears_slide"]})
+    both = ad.concat([laid, stray], index_unique="-")
+    with pytest.raises(InputError, match="All of the"):
+        sg.tl.marker_enrichment(both, planted_slide, "type 0", labels="cell_type")
+    found = sg.tl.marker_enrichment(both, planted_slide, "type 0", labels="cell_type", min_cells=None)
+    assert found.near.mean() <= 0.5 and found.min_cells > 1
+    assert (found.table.loc[["g0", "g1", "g2"], "effect"] > 0.5).all()

@@ -70,3 +70,27 @@ def test_errors_name_what_there_is(planted):
     planted.obs["gears_radius50"] = np.nan
     with pytest.raises(InputError, match="finite and not negative"):
         sg.tl.neighbors_by_type(planted, "cell_type")
+
+
+def test_squidpy_finds_a_row_for_every_category(planted):
+    planted.obs["cell_type"] = pd.Categorical(
+        planted.obs["cell_type"], ["none", *(f"type {i}" for i in range(4))]
+    )
+    sg.tl.neighbors_by_type(planted, "cell_type", n_permutations=20, n_layouts=2)
+    zscore = planted.uns["cell_type_nhood_enrichment"]["zscore"]
+    assert zscore.shape == (5, 5) and np.isnan(zscore[0]).all() and np.isfinite(zscore[1:, 1:]).all()
+
+
+def test_cells_outside_are_nobodys_neighbours(planted):
+    planted.obs["gears_outside"] = np.arange(planted.n_obs) < 200
+    left = planted[200:].copy()
+    for one in (planted, left):
+        sg.tl.neighbors_by_type(one, "cell_type", n_permutations=20, n_layouts=2)
+    assert planted.uns["gears_neighbors"]["count"].equals(left.uns["gears_neighbors"]["count"])
+    assert planted.uns["gears_neighbors"]["params"]["n_outside"] == 200
+
+
+def test_p_goes_on_where_no_permutation_is_as_extreme(planted):
+    sg.tl.neighbors_by_type(checkerboard(planted, 0.0), "cell_type", n_permutations=30)
+    p = planted.uns["gears_neighbors"]["pvalue"].to_numpy()
+    assert p.min() < 1e-6 < 2 / 31

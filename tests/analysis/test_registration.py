@@ -141,3 +141,26 @@ def test_errors_say_what_is_wrong(planted, planted_slide):
     planted_slide.var_names = [f"ENSG{i}" for i in range(planted_slide.n_vars)]
     with pytest.raises(InputError, match="share 0 genes"):
         sg.tl.register(planted, planted_slide)
+
+
+@pytest.mark.parametrize("method", ["expression", "gromov"])
+def test_cells_outside_are_laid_but_decide_nothing(organ, method):
+    cells, slide = organ
+    cells = posed(cells)
+    outside = np.arange(cells.n_obs) < 300
+    cells.obsm["X_gears"][outside] += 40  # far off
+    cells.obs["gears_outside"] = outside
+    sg.tl.register(cells, slide, truth_key="truth", method=method)
+    fit = cells.uns["X_gears_slide"]
+    assert fit["coverage"] > 0.95 and fit["n_outside"] == 300
+    assert fit["error_median"] < (0.5 if method == "expression" else 1.6)
+    assert np.isfinite(cells.obsm["X_gears_slide"]).all()
+
+
+def test_a_fit_to_wrong_matches_explains_little(organ):
+    cells, slide = organ
+    right, wrong = posed(cells), posed(cells)
+    wrong.obsm["X_gears"] = np.random.default_rng(0).permutation(wrong.obsm["X_gears"])
+    for one in (right, wrong):
+        sg.tl.register(one, slide)
+    assert right.uns["X_gears_slide"]["explained"] > 0.9 > 0.3 > wrong.uns["X_gears_slide"]["explained"]

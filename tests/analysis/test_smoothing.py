@@ -61,3 +61,15 @@ def test_errors_name_what_there_is(planted, planted_slide):
     planted_slide.var_names = [f"ENS{i}" for i in range(40)]
     with pytest.raises(InputError, match="share 0 genes"):
         sg.tl.spatial_expression(planted, slide=planted_slide)
+
+
+def test_cells_outside_neither_give_nor_get_a_value(planted, planted_slide):
+    outside = np.arange(planted.n_obs) < 100
+    left = planted[~outside].copy()
+    planted.obs["gears_outside"] = outside
+    for one in (planted, left):
+        sg.tl.spatial_expression(one, "g3", slide=planted_slide)
+    smoothed = planted.obsm["gears_expression"]["g3"].to_numpy()
+    assert np.isnan(smoothed[outside]).all()
+    np.testing.assert_array_equal(smoothed[~outside], left.obsm["gears_expression"]["g3"])
+    assert planted.uns["gears_moran"]["table"].equals(left.uns["gears_moran"]["table"])

@@ -8,7 +8,6 @@ import pytest
 import spatialgears as sg
 from spatialgears.analysis.markers import MarkerEnrichment
 from spatialgears.errors import InputError
-from spatialgears.plotting import palette
 
 
 def legend_names(ax) -> list[str]:
@@ -62,40 +61,13 @@ def test_markers_show_near_and_other_with_their_p(found):
         sg.pl.marker_enrichment(found, genes=["NRP1"])
 
 
-def test_smoothed_gene_and_agreement(adata):
+def test_smoothed_gene(adata):
     adata.obsm["gears_expression"] = pd.DataFrame({"Sox2": np.linspace(0, 1, 300)}, adata.obs_names)
-    table = pd.DataFrame({"reconstruction": [0.1, 0.4, 0.2], "slide": [0.2, 0.8, 0.3]}, index=list("abc"))
-    adata.uns["gears_moran"] = {"table": table, "agreement": 1.0}
     assert len(sg.pl.spatial_expression(adata, "Sox2").collections[1].get_array()) == 300
-    ax = sg.pl.moran_agreement(adata)
-    np.testing.assert_allclose(ax.collections[0].get_offsets(), table[["slide", "reconstruction"]])
-    assert "Spearman 1.00" in [text.get_text() for text in ax.texts]
     with pytest.raises(InputError, match=r"not smoothed; there is Sox2"):
         sg.pl.spatial_expression(adata, "Mbp")
 
 
-def test_neighbours_as_a_matrix_with_the_significant_marked(adata):
-    names = ["a", "b"]
-    ratio = pd.DataFrame([[1.0, -2.0], [-2.0, 1.0]], names, names)
-    adata.uns["gears_neighbors"] = {
-        "log2_ratio": ratio,
-        "pvalue_adj": pd.DataFrame([[0.01, 1], [1, 1.0]], names, names),
-    }
-    ax = sg.pl.neighbors_by_type(adata)
-    np.testing.assert_allclose(ax.images[0].get_array(), ratio)
-    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0, 0]])
-
-
-def test_mixing_before_and_after():
-    scores = {"neighbour_entropy_balanced": [0.1, 0.9], "ilisi_balanced": [0.0, 0.8], "probe": [1.0, 0.5]}
-    index = pd.MultiIndex.from_tuples([("before", "slide"), ("after", "slide")], names=["basis", "by"])
-    ax = sg.pl.mixing(pd.DataFrame(scores, index))
-    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0.1, 0], [0.9, 0]])
-    assert legend_names(ax) == ["before", "after"] and len(palette.CATEGORICAL) > 2
-
-
 def test_what_was_not_run_is_said(adata):
-    with pytest.raises(InputError, match=r"sg\.tl\.neighbors_by_type"):
-        sg.pl.neighbors_by_type(adata)
     with pytest.raises(InputError, match=r"sg\.tl\.spatial_domains"):
         sg.pl.spatial_domains(adata)

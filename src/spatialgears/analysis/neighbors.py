@@ -72,15 +72,19 @@ def neighbors_by_type(
         DataFrames (type, type of its neighbours): ``count`` (mean over layouts), ``log2_ratio`` (over the count
         expected by chance), ``zscore``, ``pvalue`` (two-sided) and ``pvalue_adj`` (Benjamini-Hochberg); ``params``.
     ``uns[labels + "_nhood_enrichment"]``
-        ``zscore`` and ``count`` as arrays, where ``squidpy.pl.nhood_enrichment(adata, labels)`` looks for them. (It
-        wants ``obs[labels]`` to be categorical. For squidpy's own tests on the neighbour graph of the reconstruction
-        pass ``connectivity_key="gears"``.)
+        ``zscore`` and ``count`` as arrays, where ``squidpy.pl.nhood_enrichment(adata, labels)`` looks for them; it wants
+        ``obs[labels]`` to be categorical.
 
     Notes
     -----
+    For squidpy's own tests on the reconstruction's neighbour graph, which ``Reconstruction.to_adata`` wrote, pass
+    ``connectivity_key="gears"`` to ``sq.gr.nhood_enrichment``, ``interaction_matrix`` or ``centrality_scores``,
+    ``connectivity_key="gears_connectivities"`` to ``sq.gr.spatial_autocorr``, and ``spatial_key="X_gears"`` to
+    ``sq.gr.co_occurrence`` and ``sq.pl.spatial_scatter``. All of these were tried with squidpy 1.8.
+
     Cells are moved independently, though errors of nearby cells are alike: neighbourhoods look looser than they
     are, and the test errs on the side of caution. The labels are permuted over all cells, so that types of one large
-    domain are neighbours by this test. Time is linear in cells.
+    domain are neighbours by this test. Time is linear in cells times permutations: 11 s for 100,000 cells and 500.
 
     Examples
     --------
@@ -125,7 +129,13 @@ def neighbors_by_type(
     }
     tables = {name: pd.DataFrame(values, names, names) for name, values in found.items()}
     adata.uns["gears_neighbors"] = tables | {"params": params}
-    adata.uns[f"{labels}_nhood_enrichment"] = {name: found[name] for name in ("zscore", "count")}
+    column = adata.obs[
+        labels
+    ]  # squidpy expects a row for every category, also for those of no cell that counts
+    every = list(map(str, column.cat.categories)) if hasattr(column, "cat") else list(names)
+    adata.uns[f"{labels}_nhood_enrichment"] = {
+        name: tables[name].reindex(index=every, columns=every).to_numpy() for name in ("zscore", "count")
+    }
     return adata if copy else None
 
 

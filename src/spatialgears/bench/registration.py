@@ -36,7 +36,7 @@ RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 FLOOR = "best rigid fit to the truth"
 SCORES = ("error_median", "error_mean", "residual", "agreement", "coverage")
-SIMULATED = {"n_cells": 2000, "n_genes": 200, "spots": 60}
+SIMULATED: dict[str, Any] = {"n_cells": 2000, "n_genes": 200, "spots": 60}
 
 
 def task_of(root: Path | None, *, simulated: bool) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ def report_content(
             for title, slide in zip(titles, slides, strict=True)
         ],
         history=_curves(model.history_),
-        sections=findings.sections(subject, seen_profiles(model, subject, cells, seed=seed)),
+        sections=findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed)),
         command=command,
         config=model.config.to_json(),
         versions=versions(),

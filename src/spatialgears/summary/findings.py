@@ -33,10 +33,10 @@ NO_TYPES = (
     "Markers and neighbouring types: the cells have no column of cell types. Put the types into their annotations as "
     '"cell_type" (in an .h5ad file, adata.obs["cell_type"]) and write the report again.'
 )
-NO_SLIDES = "Registration, patterns of genes and markers: no slides were given. Name them with --st."
+NO_SLIDES = "Registration, patterns of genes, markers and mixing: no slides were given. Name them with --st."
 
 
-def sections(subject: Subject, profiles: AnnData | None = None) -> list[Section]:
+def sections(subject: Subject, profiles: Callable[[], AnnData]) -> list[Section]:
     """A section for every analysis that can be made, and one that says what could not, and why.
 
     Parameters
@@ -44,7 +44,7 @@ def sections(subject: Subject, profiles: AnnData | None = None) -> list[Section]
     subject
         Cells at their places, and slides.
     profiles
-        Spots and cells before and as the network sees them, for :func:`mixing`.
+        Gives spots and cells, before and as the network sees them, for :func:`mixing`.
     """
     jobs: list[tuple[str, Callable[[], Section]]] = []
     if len(subject.rows) < FEWEST_CELLS:
@@ -56,8 +56,8 @@ def sections(subject: Subject, profiles: AnnData | None = None) -> list[Section]
             jobs.append(("Markers near their cells", lambda: markers(subject)))
     if subject.types:
         jobs.append(("Which cell types are neighbours", lambda: neighbours(subject)))
-    if profiles is not None:
-        jobs.append(("Do spots and cells mix?", lambda: mixing(profiles)))
+    if subject.slides:
+        jobs.append(("Do spots and cells mix?", lambda: mixing(profiles())))
     made = [_attempt(title, job) for title, job in jobs]
     missing = [
         words for words, given in ((NO_SLIDES, subject.slides), (NO_TYPES, subject.types)) if not given
@@ -238,10 +238,10 @@ def mixing(profiles: AnnData) -> Section:
     ]
     heights = [3.4, 0.8 + 0.9 * len(by)]
     figure = Figure(figsize=(8.6, sum(heights)), layout="constrained")
-    top, bottom = (part.subplots() for part in figure.subfigures(2, 1, height_ratios=heights))
-    plotting.embedding_before_after(
-        *(profiles.obsm[basis] for basis in bases), profiles.obs["spots or cells"], label="", ax=top
-    )
+    parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+    top, bottom = (part.subplots() for part in parts)
+    left, right = (profiles.obsm[basis] for basis in bases)
+    plotting.embedding_before_after(left, right, profiles.obs["spots or cells"], label="", ax=top)
     plotting.mixing(table, ax=bottom)
     alt = "Spots and cells in both embeddings, and how well they mix"
     return _section("Do spots and cells mix?", words, top, alt=alt)

@@ -15,6 +15,7 @@ from scipy.spatial import KDTree
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import components
 from spatialgears.engine import numpy_rng
+from spatialgears.errors import InputError
 from spatialgears.fitting import Slide
 from spatialgears.summary.subject import Subject
 from spatialgears.validate import validate_cells
@@ -26,16 +27,14 @@ MOST_CELLS = 2000
 BEFORE, AFTER = "plain expression", "as the network sees it"
 
 
-def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) -> AnnData | None:
-    """Spots of the slides and some cells with both embeddings in ``obsm``; None if these are not the model's slides.
+def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) -> AnnData:
+    """Spots of the slides and some cells, with both embeddings in ``obsm``.
 
     Plain expression is 20 principal components of the log-normalised most variable genes. What the network sees of
     spots are the views that the model kept, thinned to the depth of cells.
     """
     fitted = model._ready()
     spots = _kept_spots(fitted.slides, subject.slides)
-    if spots is None:
-        return None
     limit = min(MOST_CELLS, sum(map(len, spots)))
     some = np.sort(numpy_rng(seed, "mixed cells").permutation(subject.cells.n_obs)[:limit])
     counts, missing, _ = validate_cells(
@@ -57,15 +56,18 @@ def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) 
     return AnnData(obs=obs, obsm={BEFORE: before, AFTER: after})
 
 
-def _kept_spots(known: Sequence[Slide], given: Sequence[AnnData]) -> list[np.ndarray] | None:
-    """Rows of the spots whose views the model kept, by their places; None if the slides are others."""
-    if not given or len(known) != len(given):
-        return None
+def _kept_spots(known: Sequence[Slide], given: Sequence[AnnData]) -> list[np.ndarray]:
+    """Rows of the spots whose views the model kept, by their places."""
+    others = InputError(
+        "These are not the slides that the model was fitted on.", "Give those, in their order."
+    )
+    if len(known) != len(given):
+        raise others
     found = []
     for slide, adata in zip(known, given, strict=True):
         coords = adata.obsm["spatial"]
         gap, rows = KDTree(coords).query(slide.frame.to_slide(slide.coords[slide.anchors]))
         if gap.max() > 0.1 * lookup.pitch(coords):
-            return None
+            raise others
         found.append(rows)
     return found

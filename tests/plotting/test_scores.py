@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import spatialgears as sg
+from spatialgears.errors import InputError
+
+
+def legend_names(ax) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_agreement_of_morans_i(adata):
+    table = pd.DataFrame({"reconstruction": [0.1, 0.4, 0.2], "slide": [0.2, 0.8, 0.3]}, index=list("abc"))
+    adata.uns["gears_moran"] = {"table": table, "agreement": 1.0}
+    ax = sg.pl.moran_agreement(adata)
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), table[["slide", "reconstruction"]])
+    assert "Spearman 1.00" in [text.get_text() for text in ax.texts]
+    del table["slide"]
+    with pytest.raises(InputError, match="no slide to compare"):
+        sg.pl.moran_agreement(adata)
+
+
+def test_neighbours_as_a_matrix_with_the_significant_marked(adata):
+    names = ["a", "b"]
+    ratio = pd.DataFrame([[1.0, -2.0], [-2.0, 1.0]], names, names)
+    adata.uns["gears_neighbors"] = {
+        "log2_ratio": ratio,
+        "pvalue_adj": pd.DataFrame([[0.01, 1], [1, 1.0]], names, names),
+    }
+    ax = sg.pl.neighbors_by_type(adata)
+    np.testing.assert_allclose(ax.images[0].get_array(), ratio)
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0, 0]])
+
+
+def test_mixing_before_and_after():
+    scores = {"neighbour_entropy_balanced": [0.1, 0.9], "ilisi_balanced": [0.0, 0.8], "probe": [1.0, 0.5]}
+    index = pd.MultiIndex.from_tuples([("before", "slide"), ("after", "slide")], names=["basis", "by"])
+    ax = sg.pl.mixing(pd.DataFrame(scores, index))
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0.1, 0], [0.9, 0]])
+    assert legend_names(ax) == ["before", "after"]
+
+
+def test_what_was_not_run_is_said(adata):
+    with pytest.raises(InputError, match=r"sg\.tl\.neighbors_by_type"):
+        sg.pl.neighbors_by_type(adata)
