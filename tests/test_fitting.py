@@ -85,10 +85,13 @@ def test_what_the_network_sees(small_config):
         embed = staticmethod(lambda x: x[..., :2] * 10)
 
     x = torch.randn(3, 5)
-    assert torch.equal(seen_by_network(x, None, small_config), x)
+    assert torch.equal(seen_by_network(x, None, None, small_config), x)
     both, alone = (small_config.with_values([f"geometry.inputs={one}"]) for one in ("both", "embedding"))
-    assert seen_by_network(x, Embedding(), both).shape == (3, 7)
-    assert torch.equal(seen_by_network(x, Embedding(), alone), x[:, :2] * 10)
+    assert seen_by_network(x, None, Embedding(), both).shape == (3, 7)
+    assert torch.equal(seen_by_network(x, None, Embedding(), alone), x[:, :2] * 10)
+    first = torch.eye(5)[:, :1]
+    assert torch.equal(seen_by_network(x, first, None, small_config), x * torch.tensor([1.0, 0, 0, 0, 0]))
+    assert torch.equal(seen_by_network(x, first, Embedding(), both)[:, 5:], x[:, :2] * 10)
 
 
 def test_no_training_data_is_kept_but_a_sample_of_views(small_model, small_tissue):

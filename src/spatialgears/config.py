@@ -46,6 +46,11 @@ class ExpressionConfig(_Stage):
         0.0, description="library size before log1p; 0: the median depth of the cells"
     )
     standardise: bool = Field(True, description="standardise genes within each slide and each set of cells")
+    signal: Literal["auto", "spatial", "none"] = Field(
+        "auto",
+        description="what stage C sees of the expression: the part neighbouring spots share, or all of it; "
+        "auto: that part on whole transcriptomes, all of a targeted panel",
+    )
     thinning: bool = Field(True, description="thin spot counts binomially to the depth of random cells")
     thin_min: Fraction = Field(
         0.3,
@@ -526,6 +531,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "expression": {  # Shared Encoder (Stage A)
             "n_genes": 10_000_000,  # section 2: all G shared genes
             "gene_weights": "none",
+            "signal": "none",
             "min_detection": 0.0,
             "target_sum": 1e4,  # silent
             "standardise": False,

@@ -20,6 +20,7 @@ from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel, build_panel
 from spatialgears.expression.reference import knn_places, reference_encoder
+from spatialgears.expression.signal import shared_by_neighbours
 from spatialgears.expression.training import EncoderFit, train_encoder
 from spatialgears.expression.views import SpotViews, cell_features
 from spatialgears.geometry.ensemble import Ensemble
@@ -68,6 +69,7 @@ class Fitted:
     panel: Panel
     raw: bool
     standardiser: Standardiser
+    signal: Tensor | None
     encoder: Encoder | None
     network: Ensemble
     slides: list[Slide]
@@ -84,7 +86,7 @@ class Fitted:
         )
         if missing.any():
             x[:, torch.from_numpy(missing)] = 0
-        return seen_by_network(x, self.encoder, config)
+        return seen_by_network(x, self.signal, self.encoder, config)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
@@ -103,6 +105,8 @@ class Fitted:
                 f"slide{i}.centre": torch.from_numpy(np.asarray(slide.frame.centre)),
                 f"slide{i}.scale": torch.tensor(slide.frame.scale, dtype=torch.float64),
             }
+        if self.signal is not None:
+            tensors["panel.signal"] = self.signal
         if self.encoder is not None:
             tensors |= flatten("encoder", self.encoder.state_dict())
         if self.confidence is not None:
@@ -127,7 +131,8 @@ class Fitted:
         """A fitted model from what :mod:`spatialgears.store` read."""
         tensors, meta, config = stored.tensors, stored.meta, stored.config
         encoder = Encoder.from_state(state).freeze() if (state := part("encoder", tensors)) else None
-        n_features = seen_by_network(torch.zeros(1, len(stored.genes)), encoder, config).shape[1]
+        signal = tensors.get("panel.signal")
+        n_features = seen_by_network(torch.zeros(1, len(stored.genes)), signal, encoder, config).shape[1]
         network = build_network(n_features, int(meta["members"]), config)
         network.load_state_dict(part("network", tensors))
         slides = []
@@ -145,6 +150,7 @@ class Fitted:
             ),
             raw=bool(meta["raw"]),
             standardiser=Standardiser(tensors["cells.mean"], tensors["cells.std"]),
+            signal=signal,
             encoder=encoder,
             network=network.eval(),
             slides=slides,
@@ -156,12 +162,17 @@ class Fitted:
         )
 
 
-def seen_by_network(x: Tensor, encoder: Encoder | None, config: Config) -> Tensor:
-    """Stage C's view of weighted expression (..., G): itself, the frozen embedding, or both (``geometry.inputs``)."""
-    if encoder is None:
-        return x
-    z = encoder.embed(x)
-    return torch.cat([x, z], dim=-1) if config.geometry.inputs == "both" else z
+def seen_by_network(x: Tensor, signal: Tensor | None, encoder: Encoder | None, config: Config) -> Tensor:
+    """Stage C's view of weighted expression (..., G): itself, the frozen embedding, or both (``geometry.inputs``).
+
+    With ``signal`` (G, k) it sees the expression's part along these directions only.
+    """
+    z = None if encoder is None else encoder.embed(x)
+    if z is not None and config.geometry.inputs == "embedding":
+        return z
+    if signal is not None:
+        x = x @ signal @ signal.T
+    return x if z is None else torch.cat([x, z], dim=-1)
 
 
 def build_network(n_features: int, members: int, config: Config) -> Ensemble:
@@ -208,9 +219,10 @@ def fit_model(
     depths = np.asarray(cells.sum(1)).ravel()
     views = SpotViews(spots, depths, panel, config=settings, seed=child_seed(seed, "views"), raw=raw)
     _, standardiser = cell_features(cells, panel, settings, raw=raw)
+    signal = shared_by_neighbours(views, canonical, settings, seed=seed, shared_genes=len(inputs.genes))
 
     def draw(index: Tensor, generator: torch.Generator) -> Tensor:
-        return seen_by_network(views.draw(index, generator), encoder, config)
+        return seen_by_network(views.draw(index, generator), signal, encoder, config)
 
     n_features = draw(torch.zeros(1, dtype=torch.long), torch_rng(0)).shape[1]
     fit = train_geometry(
@@ -229,6 +241,7 @@ def fit_model(
         panel=panel,
         raw=raw,
         standardiser=standardiser,
+        signal=signal,
         encoder=encoder,
         network=Ensemble(fit.members).eval(),
         slides=_keep_slides(draw, list(canonical), list(frames), seed=seed),

@@ -1,0 +1,103 @@
+"""The part of expression that neighbours share: a linear filter that keeps place and drops noise.
+
+Noise of neighbouring spots is independent, so the covariance *between* neighbours holds signal alone. Its leading
+directions are the programmes that change over the tissue. On whole transcriptomes, where a few hundred spots are
+described by a thousand genes, a network that sees only these cannot learn the spots' noise by heart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy.spatial import KDTree
+from torch import Tensor
+
+from spatialgears.config import ExpressionConfig
+from spatialgears.engine import numpy_rng, torch_rng
+from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME
+from spatialgears.expression.views import SpotViews
+
+logger = logging.getLogger(__name__)
+
+#: Directions kept even where none stands out from noise, and how far the others must stand out.
+FEWEST, ABOVE_NOISE = 5, 1.5
+#: Views of each spot that are averaged, and spots of a slide that are looked at.
+VIEWS, MOST_SPOTS = 8, 10_000
+
+
+def shared_by_neighbours(
+    views: SpotViews,
+    coords: Sequence[np.ndarray],
+    config: ExpressionConfig,
+    *,
+    seed: int,
+    shared_genes: int,
+) -> Tensor | None:
+    """The directions (G, k) stage C sees of these spots, or None where it sees every gene.
+
+    A panel that was chosen for its places carries little else, and every gene is seen; among the ``shared_genes``
+    of a whole transcriptome most carry noise.
+    """
+    if config.signal == "none" or (config.signal == "auto" and shared_genes <= WHOLE_TRANSCRIPTOME):
+        return None
+    slides, places = [], []
+    for number, (rows, xy) in enumerate(zip(views.rows, coords, strict=True)):
+        centre = xy[numpy_rng(seed, "signal", number).integers(len(xy))]
+        block = np.linalg.norm(xy - centre, axis=1).argsort(kind="stable")[:MOST_SPOTS]
+        index = torch.from_numpy(rows.start + block)
+        total = torch.zeros(len(block), views.n_genes)
+        for view in range(VIEWS):
+            total += views.draw(index, torch_rng(seed, "signal", number, view))
+        slides.append(total / VIEWS)
+        places.append(xy[block])
+    signal = spatial_signal(slides, places, n_neighbors=config.moran_neighbors)
+    logger.info("spatial signal: %d directions of %d genes", signal.shape[1], signal.shape[0])
+    return signal
+
+
+def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *, n_neighbors: int) -> Tensor:
+    """Covariance (G, G) between a spot and the mean of its neighbours, made symmetric; mean over all spots.
+
+    Parameters
+    ----------
+    slides
+        Centred features (n_i, G) of each slide's spots.
+    coords
+        (n_i, 2) their places.
+    n_neighbors
+        Neighbours of each spot.
+    """
+    total = torch.zeros(slides[0].shape[1], slides[0].shape[1], dtype=torch.float64)
+    for x, xy in zip(slides, coords, strict=True):
+        k = min(n_neighbors, len(xy) - 1)
+        near = torch.from_numpy(KDTree(xy).query(xy, k=k + 1)[1][:, 1:])  # (n, k), without the spot itself
+        around = torch.zeros_like(x)
+        for column in near.T:
+            around += x[column]
+        cross = (x.T @ around).double() / k  # (G, G)
+        total += (cross + cross.T) / 2
+    return total / sum(map(len, slides))
+
+
+def spatial_signal(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *, n_neighbors: int = 6) -> Tensor:
+    """Orthonormal directions (G, k) of expression that vary in space beyond noise, the strongest first.
+
+    Between neighbours, noise gives eigenvalues on both sides of zero and signal large positive ones: directions
+    are kept whose eigenvalue clearly exceeds the size of the most negative one.
+
+    Parameters
+    ----------
+    slides
+        Features (n_i, G) of each slide's spots, standardised and weighted.
+    coords
+        (n_i, 2) their places.
+    n_neighbors
+        Neighbours of each spot (6: a hexagonal ring).
+    """
+    centred = [x - x.mean(0) for x in slides]
+    size, axes = torch.linalg.eigh(spatial_covariance(centred, coords, n_neighbors=n_neighbors))
+    count = max(int((size > -ABOVE_NOISE * size[0]).sum()), min(FEWEST, len(size)))
+    return axes.flip(1)[:, :count].float().contiguous()
