@@ -20,6 +20,7 @@ _ATTRIBUTES = {
 _MODULES = {
     "metrics": "spatialgears.metrics",
     "datasets": "spatialgears.datasets",
+    "io": "spatialgears.io",
     "tl": "spatialgears.analysis",
     "pl": "spatialgears.plotting",
 }
