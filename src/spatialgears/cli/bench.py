@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DATA, _PEERS, _LIMITS = "Your own data", "Peers", "Limits of each run"
 #: Experiments on one fitted model, in modules of their own.
-_APART = ("patch-size", "stitching", "embedding", "registration")
+_APART = ("patch-size", "stitching", "embedding", "refiner", "registration")
 
 
 def bench(
@@ -190,7 +190,7 @@ def _apart(
     experiment: str, *, data: Path | None, simulated: bool, out: Path, preset: str, seeds: int
 ) -> None:
     """Fit once (or take the model fitted before), show what an experiment makes of it."""
-    from spatialgears.bench import embedding, figures, one_model, registration
+    from spatialgears.bench import embedding, figures, one_model, refiner, registration
     from spatialgears.bench.assembly import as_table
     from spatialgears.bench.experiments import tasks_of
     from spatialgears.config import Config
@@ -199,6 +199,11 @@ def _apart(
         sets = ("simulated",) if simulated else embedding.SETS
         rows, title = list(embedding.rows(sets, {"default": ()}, root=data, seeds=seeds)), "stage A"
         figure = figures.embedding(rows)
+    elif experiment == "refiner":
+        rows, histories = refiner.rows(
+            refiner.tasks(data, simulated=simulated), Config.preset(preset), seeds=seeds, folder=out
+        )
+        figure, title = refiner.draw(rows, histories), "the generator, and the diffusion refiner over it"
     elif experiment == "registration":
         task = registration.task_of(data, simulated=simulated)
         rows, figure = registration.run(task, Config.preset(preset), folder=out)

@@ -1,0 +1,33 @@
+"""The table of the refiner: every run is scored, the generator first, and zero noise changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spatialgears.bench import protocols, refiner
+
+
+@pytest.fixture(scope="module")
+def task():
+    return next(protocols.simulated(seed=0, n_cells=120, n_genes=60, n_sections=1, spots=80))
+
+
+def test_a_row_for_every_run_and_the_mean_over_seeds(task, small_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(refiner, "RUNS", ((1.0, 2, 1), (1.0, 2, 3)))
+    table, histories = refiner.rows([task], small_config, seeds=2, folder=tmp_path)
+    assert [row["run"] for row in table] == ["generator", "1 sigma, 2 steps", "1 sigma, 2 steps, mean of 3"]
+    assert all(np.isfinite(list(row.values())[2:]).all() for row in table)
+    assert list(histories) == [task.name]
+    figure = refiner.draw(table, histories)
+    assert len(figure.axes) == 2 and figure.axes[1].lines, "the curves of training are drawn"
+
+
+def test_vanishing_noise_leaves_the_generator_as_it_is(small_model, small_tissue):
+    network = small_model._fitted.network
+    features = torch.randn(150, network.lead.context.project[1].in_features)
+    truth = np.asarray(small_tissue.truth.obsm["spatial"])
+    with torch.no_grad():
+        base, refined = refiner.measure(network, features, truth, runs=[(1e-6, 1, 1)], seed=0)
+    assert base["spearman"] == pytest.approx(refined["spearman"], abs=0.05)
