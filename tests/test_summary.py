@@ -169,6 +169,7 @@ def test_cells_outside_have_no_domain(small_model, small_result, small_tissue):
     outside = np.arange(150) < 20
     found = report_content(small_model, replace(small_result, outside=outside), small_tissue.cells)
     np.testing.assert_array_equal(found.domains.isna(), outside)
+    assert "(20) belong to none" in found.domains_note
 
 
 @pytest.mark.parametrize(

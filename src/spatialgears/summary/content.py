@@ -221,6 +221,8 @@ def _domains_note(domains: pd.Categorical | None, subject: Subject, *, seed: int
     table = compare(code, embedding, names, n_shuffles=100, seed=seed)
     noise = list(names[table["noise"]])
     words = "Groups of cells that lie together (Leiden on the 15 nearest neighbours), the largest first. "
+    if (left := int((domains.codes < 0).sum())) > 0:
+        words += f"Cells outside the slides' range ({left:,}) belong to none. "
     if not noise:
         return f"{words}In each, expression differs from that of cells drawn at random."
     few = len(noise) == 1

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FEWEST_CELLS, FEWEST_OF_TYPE, FEWEST_GENES = 50, 10, 20
+FEWEST_CELLS, FEWEST_OF_TYPE, FEWEST_GENES = 50, 10, 30
 MARKERS, LEVEL = 3, 0.05  # genes tested for each type, and the adjusted P below which one counts
 MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
 NO_TYPES = (
@@ -120,12 +120,18 @@ def patterns(subject: Subject) -> Section:
         + f" Over {len(found['table']):,} genes the rank correlation with {subject.titles[best]} is "
         f"{found['agreement']:.2f}.",
     ]
-    unseen = found["table"][~subject.panel]
-    if len(unseen) >= FEWEST_GENES and unseen.nunique().min() > 1:
+    table = found["table"]
+    unseen = table[~subject.panel]
+    varied = (
+        unseen["slide"].std() >= 0.5 * table["slide"].std()
+    )  # the model takes the most patterned genes for itself
+    if len(unseen) >= FEWEST_GENES and varied and unseen["reconstruction"].nunique() > 1:
         agreement = float(spearmanr(unseen["slide"], unseen["reconstruction"]).statistic)
-        words[1] += f" Over the {len(unseen):,} genes that the model never used it is {agreement:.2f}."
+        words[1] += f" Over the {len(unseen):,} of them that the model never used it is {agreement:.2f}."
     else:
-        words[1] += " The model used nearly all of these genes, which flatters the figure."
+        words[1] += (
+            f" The model placed the cells by {subject.panel.sum():,} of them, which flatters the figure."
+        )
     ax = plotting.moran_agreement(subject.cells)
     alt = "Moran's I of each gene on the slide and in the reconstruction"
     return _section("Do genes keep their patterns?", [*words, subject.extent], ax, alt=alt)
