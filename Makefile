@@ -24,7 +24,7 @@ demo: $(STAMP)  ## a simulated tissue: fit, reconstruct, score, report
 test: $(STAMP)  ## the fast tests, as CI runs them
 	$(BIN)/python -m pytest -q -m "not slow"
 
-test-slow: $(STAMP) ## the long forms
+test-slow: $(STAMP) ## the long forms, with counts: kills, cases, faults, shuffles
 	$(BIN)/python -m pytest -q -m slow
 
 lint: $(STAMP)  ## style and types

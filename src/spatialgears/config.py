@@ -393,7 +393,8 @@ class Config(_Stage):
             ) from None
         if not isinstance(values, dict):
             raise ConfigError(
-                f"{path} holds a JSON {type(values).__name__}, expected an object.", "Use {...}."
+                f"{path} holds a JSON {type(values).__name__}, expected an object.",
+                'Write an object, such as {"seed": 1}.',
             )
         base = cls.preset(values.pop("preset", "default"))
         return cls.from_dict(_merge(base.model_dump(), values))

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,6 +85,11 @@ def read(
             )
     else:
         adata = _read_binary(path, table=table, backed=backed)
+        with _reading(path, "what its name says"):
+            from spatialgears.validate.counts import check_structure
+
+            for matrix in _in_memory(adata):
+                check_structure(matrix)
     if layer is not None:
         adata = _take_layer(adata, layer, path)
     if genes is not None:
@@ -147,6 +152,14 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
                 f"{path} could not be written as an .h5ad file: {told.splitlines()[0] if told else type(error).__name__}",
                 "Remove or convert the part of the AnnData that is named here.",
             ) from error
+
+
+def _in_memory(adata: AnnData) -> Iterator[Any]:
+    """The matrices of expression that were read."""
+    yield from () if adata.isbacked else (adata.X,)
+    yield from adata.layers.values()
+    if adata.raw is not None and not adata.isbacked:
+        yield adata.raw.X
 
 
 def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:

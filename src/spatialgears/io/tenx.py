@@ -48,6 +48,8 @@ def read_space_ranger(folder: Path) -> AnnData:
     """Counts of the spots in tissue; ``obsm["spatial"]`` in pixels of the full image, column first."""
     import scanpy
 
+    from spatialgears.validate.counts import check_structure
+
     root = folder / "outs" if (folder / "outs").is_dir() else folder
     bins = sorted(path.name for path in (root / "binned_outputs").glob("square_*"))
     if bins and not (root / "spatial" / _POSITIONS[0]).exists():
@@ -68,6 +70,7 @@ def read_space_ranger(folder: Path) -> AnnData:
             "Copy it there from the Space Ranger output.",
         )
     adata = read_matrix_folder(source) if source.is_dir() else scanpy.read_10x_h5(source)
+    check_structure(adata.X)
     positions = read_positions(places).reindex(adata.obs_names)
     unknown = positions["in_tissue"].isna()
     if unknown.any():

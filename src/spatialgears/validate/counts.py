@@ -53,9 +53,22 @@ def _x(adata: AnnData) -> Any:
         return None
 
 
+def check_structure(matrix: Any) -> None:
+    """Refuse, with a ValueError, a sparse matrix in memory whose indices point outside it; slicing it would crash."""
+    if not sparse.issparse(matrix) or matrix.format not in ("csr", "csc"):
+        return
+    major, minor = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
+    pointers, indices = matrix.indptr, matrix.indices
+    whole = len(pointers) == major + 1 and pointers[0] == 0 and bool((np.diff(pointers) >= 0).all())
+    whole = whole and pointers[-1] <= min(len(indices), len(matrix.data))
+    if not whole or (len(indices) and not 0 <= indices.min() <= indices.max() < minor):
+        raise ValueError("the indices of a sparse matrix point outside it")
+
+
 def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
     """The given columns, in that order, as a new float32 CSR matrix; files are read in chunks."""
     if sparse.issparse(values):
+        check_structure(values)
         chosen = sparse.csr_matrix(
             values.tocsc()[:, columns] if values.format != "csr" else values[:, columns]
         )
@@ -63,7 +76,9 @@ def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
         step = max(1, CHUNK_ENTRIES // max(values.shape[0], 1))
         wanted, position = np.unique(columns, return_inverse=True)
         blocks = [
-            values[:, start : start + step][:, wanted[(wanted >= start) & (wanted < start + step)] - start]
+            _safe(values[:, start : start + step])[
+                :, wanted[(wanted >= start) & (wanted < start + step)] - start
+            ]
             for start in range(0, values.shape[1], step)
         ]
         chosen = sparse.csr_matrix(sparse.hstack(blocks, format="csc")[:, position])
@@ -72,7 +87,7 @@ def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
     else:
         step = max(1, CHUNK_ENTRIES // max(values.shape[1], 1))
         blocks = [
-            sparse.csr_matrix(values[start : start + step])[:, columns]
+            _safe(sparse.csr_matrix(values[start : start + step]))[:, columns]
             for start in range(0, values.shape[0], step)
         ]
         chosen = sparse.vstack(blocks, format="csr")
@@ -83,6 +98,11 @@ def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
     chosen.sum_duplicates()
     chosen.eliminate_zeros()
     return chosen
+
+
+def _safe(matrix: Any) -> Any:
+    check_structure(matrix)
+    return matrix
 
 
 def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str) -> None:
@@ -194,6 +214,10 @@ def whole_elsewhere(adata: AnnData) -> str:
 
 
 def _is_whole(values: Any) -> bool:
+    try:
+        check_structure(values)
+    except ValueError:
+        return False
     some = values[:200]
     data = some.data if sparse.issparse(some) else np.asarray(some)
     return bool((data >= 0).all() and (data == np.round(data)).all())
