@@ -23,7 +23,7 @@ from spatialgears.expression.views import SpotViews
 logger = logging.getLogger(__name__)
 
 #: Directions kept even where none stands out from noise, and how far the others must stand out.
-FEWEST, ABOVE_NOISE = 5, 1.5
+FEWEST, ABOVE_NOISE = 20, 1.5
 #: Views of each spot that are averaged, and spots of a slide that are looked at.
 VIEWS, MOST_SPOTS = 8, 10_000
 
