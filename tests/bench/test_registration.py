@@ -36,3 +36,16 @@ def test_truth_in_another_frame_is_refused(task, tmp_path):
     for wrong in (replace(task, truth=None), replace(task, slides=[*task.slides, *task.slides])):
         with pytest.raises(InputError, match="one slide"):
             registration.run(wrong, Config.preset("quick"), folder=tmp_path)
+
+
+def test_the_command_writes_its_table_and_figure(task, tmp_path, monkeypatch, capsys):
+    from matplotlib.figure import Figure
+
+    from spatialgears.cli import bench
+
+    monkeypatch.setattr(registration, "task_of", lambda root, *, simulated: task)
+    rows = [{"run": "by expression", "error_median": 1.25}]
+    monkeypatch.setattr(registration, "run", lambda task, config, *, folder: (rows, Figure()))
+    bench._apart("registration", data=None, simulated=True, out=tmp_path, preset="quick", seeds=1)
+    assert "| by expression | 1.25 |" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"registration.md", "registration.png"}
