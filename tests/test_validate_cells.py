@@ -103,3 +103,10 @@ def test_what_is_no_anndata_or_empty_is_refused(cells):
         validate_cells(np.ones((3, 20)), GENES, WEIGHTS)
     with pytest.raises(InputError, match="no observations"):
         validate_cells(cells[:0].copy(), GENES, WEIGHTS)
+
+
+def test_slides_and_cells_that_were_swapped_are_told(small_tissue):
+    from spatialgears.validate import validate_inputs
+
+    with pytest.raises(InputError, match="were slides and cells swapped"):
+        validate_inputs(small_tissue.cells, small_tissue.slides[0])

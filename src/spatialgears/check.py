@@ -318,7 +318,10 @@ def _spatial_genes(valid: ValidInputs, config: Config) -> int:
 def _odd(report: CheckReport, valid: ValidInputs, config: Config) -> list[str]:
     odd = []
     if report.depth_ratio is not None and report.depth_ratio < SHALLOW and config.expression.thinning:
-        odd.append(f"Spots have {report.depth_ratio:.2g} of the depth of cells; thinning cannot deepen them.")
+        odd.append(
+            f"Spots have {report.depth_ratio:.2g} of the depth of cells; thinning cannot deepen them. Were slides and cells "
+            "swapped?"
+        )
     if report.agreement is not None and report.agreement < 0.4:
         odd.append(
             f"Mean expression of slides and cells hardly agrees (r = {report.agreement:.2f}): one tissue?"

@@ -112,7 +112,9 @@ def validate_inputs(
     for i, slide in enumerate(slides):
         with _collect(problems):
             places.check_size(slide.n_obs, min_spots, names[i])
-            coords[i], notes = places.coordinates_of(slide, spatial_key, names[i])
+            coords[i], notes = places.coordinates_of(
+                slide, spatial_key, names[i], swapped=cells is not None and spatial_key in cells.obsm
+            )
             places.check_spread(coords[i], names[i])
             warnings += notes + places.check_distinct(coords[i], names[i])
 

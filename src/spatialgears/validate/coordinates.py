@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 FLATNESS = 1e-3
 
 
-def coordinates_of(adata: AnnData, key: str, name: str) -> tuple[np.ndarray, list[str]]:
-    """The coordinates (n, 2), float64, and warnings; refuses the missing, not finite and not planar."""
+def coordinates_of(
+    adata: AnnData, key: str, name: str, *, swapped: bool = False
+) -> tuple[np.ndarray, list[str]]:
+    """The coordinates (n, 2), float64, and warnings; refuses the missing, not finite and not planar.
+
+    ``swapped``: the cells have coordinates, so that slides without any were perhaps given in their place.
+    """
     if key not in adata.obsm:
         keys = f"has {', '.join(map(repr, adata.obsm))}" if len(adata.obsm) else "is empty"
         raise InputError(
             f"{name}: expected coordinates of spots in .obsm[{key!r}]; .obsm {keys}, "
             f".obs has {', '.join(map(str, adata.obs.columns[:12])) or 'no columns'}.",
-            "Set spatial_key= (--spatial-key) to the right key, or give read(path, coordinates=) "
+            ("The cells have coordinates: were slides and cells swapped? " if swapped else "")
+            + "Set spatial_key= (--spatial-key) to the right key, or give read(path, coordinates=) "
             "(--coordinates): a table of barcode, x, y, or two columns of .obs.",
         )
     try:

@@ -146,8 +146,8 @@ def check_whole(counts: sparse.csr_matrix, name: str, available: str) -> None:
             f"e.g. {', '.join(f'{value:.4g}' for value in counts.data[fractional][:3])}; "
             f"they look {describe(counts)}. "
             f"Available: {available}.",
-            "Give the layer with raw counts (layer=, --layer), or accept these values with normalised=True "
-            "(--normalised); without counts, depth cannot be matched and results are weaker.",
+            "Give the layer with raw counts (layer=, --layer; --sc-layer for the cells alone), or accept these values "
+            "with normalised=True (--normalised); without counts, depth cannot be matched and results are weaker.",
         )
 
 
