@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 from spatialgears import __version__
 
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project = "spatialgears"
 author = "The spatialgears developers"
 copyright = "2026, the spatialgears developers"
@@ -17,7 +20,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
+    "mathml",
     "sphinx.ext.viewcode",
     "numpydoc",
     "sphinx_copybutton",
@@ -41,9 +44,11 @@ nb_merge_streams = True
 autosummary_generate = True
 autodoc_typehints = "none"  # numpydoc shows the signature, and the sections the meaning
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"spatialgears {__version__}"
 html_static_path = ["_static"]
