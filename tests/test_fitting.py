@@ -29,6 +29,13 @@ def turned(seed: int, shift: float = 0.0):
     return lambda x: x @ turn + shift
 
 
+@pytest.fixture
+def _no_dropout(monkeypatch):
+    """The stand-ins for models below have none."""
+    monkeypatch.setattr("spatialgears.fitting.dropout_spread", lambda model, x, *, seed: torch.ones(len(x)))
+
+
+@pytest.mark.usefixtures("_no_dropout")
 def test_perfect_models_place_unseen_spots_exactly():
     fold = np.arange(100) % 10
     unseen = place_unseen(Folds([turned(0), turned(1, 3.0)], fold), draw, SLIDES, seed=0)
@@ -40,6 +47,7 @@ def test_perfect_models_place_unseen_spots_exactly():
     assert set(counts[counts > 0].tolist()) == {4}  # views of each
 
 
+@pytest.mark.usefixtures("_no_dropout")
 def test_the_pose_is_found_without_the_spots_that_are_judged():
     """A model that errs on the spots it has not seen shows that error in full."""
     fold = np.arange(100) % 10
@@ -54,6 +62,7 @@ def test_the_pose_is_found_without_the_spots_that_are_judged():
     torch.testing.assert_close(unseen.error, torch.full_like(unseen.error, 50**0.5), atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.usefixtures("_no_dropout")
 def test_slides_nobody_has_seen_are_posed_as_a_whole():
     fold = np.repeat([0, 1], [60, 40])
     unseen = place_unseen(Folds([turned(0), turned(1)], fold), draw, SLIDES, seed=0)

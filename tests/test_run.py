@@ -26,7 +26,7 @@ def inputs(small_files) -> RunInputs:
 
 @pytest.fixture(scope="module")
 def config(small_config):
-    return small_config.with_values(["geometry.steps=6", "geometry.slide_steps=2", "geometry.eval_every=2"])
+    return small_config.with_values(["geometry.steps=6", "geometry.slide_steps=6", "geometry.eval_every=2"])
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def stop_at(wanted: str, number: int):
 
 @pytest.mark.parametrize(
     ("stage", "step"),
-    [("geometry fold-0", 3), ("geometry refiner", 2), ("samples", 1)],
+    [("geometry slide-0", 3), ("geometry refiner", 2), ("samples", 1)],
 )
 def test_a_run_that_was_stopped_ends_as_if_it_had_not(done, inputs, config, tmp_path, stage, step):
     with pytest.raises(Stop):
@@ -148,7 +148,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not(done, inputs, config, tmp_
     assert not (tmp_path / "cells.h5ad").exists()
     told = []
     again = run(inputs, tmp_path, config, progress=lambda *one: told.append(one[:2]))
-    assert ("geometry fold-0", 1) not in told  # it went on, not from the start
+    assert ("geometry slide-0", 1) not in told  # it went on, not from the start
     one, two = ad.read_h5ad(done.cells), ad.read_h5ad(again.cells)
     np.testing.assert_array_equal(one.obsm["X_gears"], two.obsm["X_gears"])
     np.testing.assert_array_equal(one.obs["gears_uncertainty"], two.obs["gears_uncertainty"])

@@ -200,8 +200,9 @@ class GeometryConfig(_Stage):
         "when each was best and how far off it is; their mean is used. 0: one generator, trained on all",
     )
     slide_steps: Annotated[int, Field(ge=0)] = Field(
-        300,
-        description="with several slides, steps of models that each miss one, for the self-check; 0: none",
+        400,
+        description="with several slides, steps of models that each miss one; they tell how long to train the others, "
+        "on the same schedule, and feed the self-check; 0: none",
     )
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
     lr: Annotated[float, Field(gt=0, le=1)] = 2e-3
@@ -213,7 +214,7 @@ class GeometryConfig(_Stage):
         0.0,
         description="share of each slide, a spatial block, held out to follow the first model and keep its best",
     )
-    eval_every: Count = 150
+    eval_every: Count = Field(50, description="steps between looks at held-out spots, and checkpoints")
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

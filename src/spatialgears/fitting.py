@@ -23,7 +23,7 @@ from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.signal import shared_by_neighbours
 from spatialgears.expression.training import EncoderFit, train_encoder
 from spatialgears.expression.views import SpotViews, cell_features
-from spatialgears.geometry.ensemble import Ensemble
+from spatialgears.geometry.ensemble import Ensemble, dropout_spread
 from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.training import Folds, GeometryFit, train_geometry
@@ -269,6 +269,8 @@ class Unseen:
         (m, 2) where it was put, and where it is.
     view
         (m,) number of the view.
+    spread
+        (m,) how far it moves under dropout.
     """
 
     spot: Tensor
@@ -277,6 +279,7 @@ class Unseen:
     places: Tensor
     truth: Tensor
     view: Tensor
+    spread: Tensor
 
     @property
     def error(self) -> Tensor:
@@ -310,8 +313,9 @@ def place_unseen(folds: Folds, draw: Draw, slides: list[NDArray[np.float64]], *,
                     shift, origin = geometry[posed].mean(0), truth[posed].mean(0)
                     turn = procrustes(truth[posed] - origin, geometry[posed] - shift)  # (2, d)
                     places[wanted] = (geometry[wanted] - shift) @ turn.T + origin
+                spread = dropout_spread(model, x[0], seed=child_seed(seed, "spread", number, s, view))
                 rows = (index[unseen], torch.full((int(unseen.sum()),), s), x[0, unseen], places[unseen])
-                parts.append((*rows, truth[unseen], torch.full((int(unseen.sum()),), view)))
+                parts.append((*rows, truth[unseen], torch.full((int(unseen.sum()),), view), spread[unseen]))
     return Unseen(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -337,12 +341,10 @@ def examine(
                 checks.append(score(title, places.numpy(), truth.numpy(), reference=simple[spot.numpy()]))
     if not found:
         return checks, None
-    confidence = Confidence.fit(
-        torch.cat([one.features for one in found]),
-        torch.cat([one.error for one in found]),
-        torch.cat([one.spot for one in found]),
-    )
-    return checks, confidence
+    last = found[
+        -1
+    ]  # cells are never of the slides: where whole slides were missed, these tell how far off they are
+    return checks, Confidence.fit(last.features, last.error, last.spread, spot=last.spot)
 
 
 def reference_places(

@@ -124,7 +124,7 @@ def _laid(
     """Everything that follows from the layouts, as they come."""
     settings, found = config.assembly, best.result()
     coords = found.coords.astype(np.float64)
-    radius50, radius90, outside = _confidence(fitted, features)
+    radius50, radius90, outside = _confidence(fitted, features, seed=seed)
     outside |= np.asarray(abs(counts).sum(1)).ravel() == 0
     diagnostics = dict(found.diagnostics) | {"mode": found.mode, "profile": found.profile}
     tissue = slides_among_cells(fitted, features, coords, seed=seed)
@@ -151,12 +151,15 @@ def _laid(
 
 
 def _confidence(
-    fitted: Fitted, features: Tensor
+    fitted: Fitted, features: Tensor, *, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+    """50% radius, 90% radius and whether no slide supports the cell, (N,) each."""
     if fitted.confidence is None:
         unknown = np.full(len(features), np.nan, dtype=np.float32)
         return unknown, unknown.copy(), np.zeros(len(features), dtype=bool)
-    return fitted.confidence.judge(features)
+    spread = fitted.network.spread(features, seed=seed)
+    radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
+    return radius50, radius90, fitted.confidence.outside(features)
 
 
 @torch.no_grad()

@@ -1,3 +1,5 @@
+"""Radii that cover what they say, and marks on cells that no spot is like."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,69 +9,54 @@ import torch
 from spatialgears.assembly.confidence import Confidence
 
 
-def synthetic(n: int, seed: int, *, views: int = 1, spread: float = 0.0):
-    """Features (n, 6), the first the widest, and errors whose scale is ``exp(spread * first feature)``."""
+def synthetic(n: int, seed: int, *, views: int = 1):
+    """Features (n, 6), errors, and a spread that the errors' scale follows."""
     rng = np.random.default_rng(seed)
     x = np.repeat(rng.normal(size=(n, 6)) * [1, 0.3, 0.3, 0.3, 0.3, 0.3], views, axis=0)
     x = x + 0.05 * rng.normal(size=x.shape) * (views > 1)
-    error = np.exp(spread * x[:, 0]) * np.abs(rng.normal(size=len(x)))
+    spread = np.exp(0.7 * x[:, 0])
+    error = spread * np.abs(rng.normal(size=len(x)))
     spot = np.repeat(np.arange(n), views)
-    return torch.from_numpy(x).float(), torch.from_numpy(error).float(), torch.from_numpy(spot)
+    return (*(torch.from_numpy(a).float() for a in (x, error, spread)), torch.from_numpy(spot))
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.7])
-def test_radii_cover_what_they_say(spread):
-    confidence = Confidence.fit(*synthetic(1500, 0, spread=spread))
-    x, error, _ = synthetic(4000, 1, spread=spread)
+def learnt(n: int = 1500, seed: int = 0, *, views: int = 1) -> Confidence:
+    x, error, spread, spot = synthetic(n, seed, views=views)
+    return Confidence.fit(x, error, spread, spot=spot)
+
+
+def test_radii_cover_what_they_say_in_easy_and_in_hard_places():
+    confidence = learnt()
+    _, error, spread, _ = synthetic(6000, 1)
+    hard, easy = (spread > 1.6).numpy(), (spread < 0.6).numpy()
     for level in (0.5, 0.9):
-        covered = (error.numpy() <= confidence.radii(x, level)).mean()
-        assert covered == pytest.approx(level, abs=0.03)
+        covered = error.numpy() <= confidence.radii(spread, level)
+        for part in (hard, easy, hard | ~hard):
+            assert covered[part].mean() == pytest.approx(level, abs=0.04)
 
 
-def test_radii_cover_in_easy_and_in_hard_places():
-    confidence = Confidence.fit(*synthetic(1500, 0, spread=0.7))
-    x, error, _ = synthetic(6000, 1, spread=0.7)
-    radius50, radius90, _ = confidence.judge(x)
-    hard, easy = (x[:, 0] > 0.7).numpy(), (x[:, 0] < -0.7).numpy()
-    assert np.median(radius90[hard]) > 1.5 * np.median(radius90[easy])
-    for part in (hard, easy):
-        assert (error.numpy()[part] <= radius90[part]).mean() == pytest.approx(0.9, abs=0.08)
-        assert (error.numpy()[part] <= radius50[part]).mean() == pytest.approx(0.5, abs=0.15)
-
-
-def test_judge_agrees_with_radii_and_orders_them():
-    confidence = Confidence.fit(*synthetic(300, 0, spread=0.5))
-    x, _, _ = synthetic(50, 1)
-    radius50, radius90, _ = confidence.judge(x)
-    np.testing.assert_array_equal(radius50, confidence.radii(x, 0.5))
-    np.testing.assert_array_equal(radius90, confidence.radii(x.numpy(), 0.9))
-    assert (radius50 < radius90).all() and (radius50 > 0).all()
+def test_larger_spread_and_level_give_larger_radii():
+    confidence = learnt(300)
+    radii = confidence.radii(torch.tensor([0.1, 0.2, 0.4]), 0.5)
+    np.testing.assert_allclose(radii[1:] / radii[:-1], 2, rtol=1e-5)
+    assert (confidence.radii(torch.tensor([0.1, 0.2, 0.4]), 0.9) > radii).all()
 
 
 def test_far_cells_are_marked():
-    confidence = Confidence.fit(*synthetic(800, 0))
-    near, _, _ = synthetic(500, 1)
-    assert confidence.judge(near)[2].mean() < 0.03
-    far = near + 20
-    assert confidence.judge(far)[2].all()
-    assert np.isfinite(confidence.judge(far)[1]).all()
+    confidence = learnt(800)
+    near = synthetic(500, 1)[0]
+    assert confidence.outside(near).mean() < 0.03
+    assert confidence.outside(near + 20).all()
 
 
 def test_a_spot_does_not_vouch_for_itself():
-    """Views of one spot share its error: were they each other's neighbours, all ratios would be one."""
-    rng = np.random.default_rng(0)
-    x, _, spot = synthetic(200, 0, views=4)
-    error = torch.from_numpy(np.repeat(np.exp(rng.normal(size=200)), 4)).float()
-    confidence = Confidence.fit(x, error, spot)
-    assert confidence.quantile(0.9) / confidence.quantile(0.5) > 2
-    new = torch.from_numpy(np.exp(rng.normal(size=2000))).float().numpy()
-    covered = new <= confidence.radii(synthetic(2000, 5)[0], 0.9)
-    assert covered.mean() == pytest.approx(0.9, abs=0.05)
+    """Views of one spot lie together: were they each other's neighbours, every other cell would seem far."""
+    confidence = learnt(200, views=4)
+    assert confidence.outside(synthetic(500, 5)[0]).mean() < 0.05
 
 
 def test_the_quantile_is_that_of_a_finite_sample():
-    x, error, spot = synthetic(9, 0)
-    confidence = Confidence.fit(x, error, spot)
+    confidence = learnt(9)
     ratios = confidence.ratios.tolist()
     assert ratios == sorted(ratios)
     assert confidence.quantile(0.5) == ratios[4]  # ceil(0.5 * 10) = 5 of 9
@@ -78,27 +65,25 @@ def test_the_quantile_is_that_of_a_finite_sample():
 
 
 def test_very_few_spots_and_exact_places_stay_finite():
-    x, error, spot = synthetic(3, 0, views=4)
-    confidence = Confidence.fit(x, error, spot)
-    assert np.isfinite(confidence.radii(x, 0.9)).all()
-    exact = Confidence.fit(x, torch.zeros_like(error), spot)
-    assert np.isfinite(exact.radii(x, 0.9)).all()
+    x, error, spread, spot = synthetic(3, 0, views=4)
+    for wrong in (error, torch.zeros_like(error)):
+        confidence = Confidence.fit(x, wrong, spread, spot=spot)
+        assert np.isfinite(confidence.radii(spread, 0.9)).all()
 
 
 def test_blocks_do_not_change_the_answer(monkeypatch):
     from spatialgears.assembly import confidence as module
 
-    confidence = Confidence.fit(*synthetic(300, 0, spread=0.5))
-    x, _, _ = synthetic(100, 1)
-    whole = confidence.judge(x)
+    confidence = learnt(300)
+    x = synthetic(100, 1)[0] * 2
+    whole = confidence.outside(x)
     monkeypatch.setattr(module, "BLOCK", 7 * 300)
-    for one, two in zip(whole, confidence.judge(x), strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-5)
+    np.testing.assert_array_equal(whole, confidence.outside(x))
 
 
 def test_there_and_back_through_tensors():
-    confidence = Confidence.fit(*synthetic(100, 0, spread=0.5))
+    confidence = learnt(100)
     again = Confidence.from_tensors(confidence.tensors())
-    x, _, _ = synthetic(20, 1)
-    for one, two in zip(confidence.judge(x), again.judge(x), strict=True):
-        np.testing.assert_array_equal(one, two)
+    x, _, spread, _ = synthetic(20, 1)
+    np.testing.assert_array_equal(confidence.radii(spread, 0.9), again.radii(spread, 0.9))
+    np.testing.assert_array_equal(confidence.outside(x), again.outside(x))

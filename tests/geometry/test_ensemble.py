@@ -3,8 +3,11 @@ import copy
 import pytest
 import torch
 
-from spatialgears.geometry.ensemble import Ensemble
+from spatialgears.engine import torch_rng
+from spatialgears.geometry.ensemble import Ensemble, dropout_spread
 from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.networks import _dropped
+from spatialgears.supervision.targets import procrustes
 
 
 @pytest.fixture
@@ -107,3 +110,49 @@ def test_samples_follow_their_seeds(make):
     assert torch.equal(one, ensemble.sample(x, **SAMPLE))
     other = ensemble.sample(x, **(SAMPLE | {"seeds": torch.tensor([5, 6, 8])}))
     assert torch.equal(one[:2], other[:2]) and not torch.equal(one[2], other[2])
+
+
+def test_spread_is_of_dropout_alone_and_the_same_each_time(tiny):
+    x = torch.randn(30, 10)
+    wobbly, firm = (
+        GeometryModel(10, 6, tiny(input_dropout=p, hidden_dropout=p, refiner="none").geometry).eval()
+        for p in (0.5, 0.0)
+    )
+    assert dropout_spread(firm, x, seed=1).max() < 0.1 * dropout_spread(wobbly, x, seed=1).min()
+    ensemble, state = Ensemble([wobbly, firm]), torch.random.get_rng_state()
+    spread = ensemble.spread(x, seed=3)
+    assert torch.equal(spread, ensemble.spread(x, seed=3)) and not torch.equal(
+        spread, ensemble.spread(x, seed=4)
+    )
+    assert torch.equal(torch.random.get_rng_state(), state) and not wobbly.context.project.training
+
+
+def test_the_spread_of_a_known_wobble(tiny):
+    """The scatter of the passes about their mean, by hand."""
+    x = torch.randn(25, 10)
+    model = GeometryModel(10, 6, tiny(input_dropout=0.3, refiner="none").geometry).eval()
+    hide = torch_rng(7, "dropout")
+    with torch.no_grad():
+        passes = [model.generate(model.context(x[None], hide=hide))[0] for _ in range(8)]
+    turned = torch.stack([v @ procrustes(v, passes[0]) for v in passes])
+    slow = (turned - turned.mean(0)).square().sum(-1).sum(0).div(7).sqrt()
+    torch.testing.assert_close(dropout_spread(model, x, seed=7), slow, rtol=1e-3, atol=1e-5)
+
+
+def test_hidden_values_are_as_many_as_in_training_and_the_rest_make_up_for_them(tiny):
+    model = GeometryModel(400, 6, tiny(input_dropout=0.25, hidden=0, refiner="none").geometry).eval()
+    model.context.project[1] = torch.nn.Identity()
+    x = torch.ones(500, 400)
+    seen = _dropped(model.context.project, torch_rng(0), x)
+    assert float((seen == 0).float().mean()) == pytest.approx(0.25, abs=0.01)
+    assert float(seen.mean()) == pytest.approx(1, abs=0.01)
+    assert torch.equal(_dropped(model.context.project, torch_rng(0), x), seen)
+
+
+def test_sets_too_large_for_one_pass_are_parted(tiny, monkeypatch):
+    x = torch.randn(50, 10)
+    model = GeometryModel(10, 6, tiny(input_dropout=0.5, refiner="none").geometry).eval()
+    whole = Ensemble([model]).spread(x, seed=0)
+    monkeypatch.setattr("spatialgears.geometry.ensemble.SPREAD_CELLS", 20)
+    parted = Ensemble([model]).spread(x, seed=0)
+    assert bool(parted.isfinite().all()) and 0.5 < float(parted.mean() / whole.mean()) < 2

@@ -8,6 +8,7 @@ import torch
 from spatialgears.engine import load_state
 from spatialgears.errors import ConfigError, RunError, TrainingError
 from spatialgears.geometry import train_geometry
+from spatialgears.geometry.heldout import HeldOutScore
 
 
 def train(tissue, config, **options):
@@ -28,6 +29,7 @@ MODES = {
     "generator": {"refiner": "none", "holdout": 0.2},
     "joint": {"overlap_shape": 1.0, "cfg_dropout": 0.2},
     "two phases": {"refiner_steps": 6, "crossfit": 2},
+    "rehearsed": {"refiner": "none", "crossfit": 1, "slide_steps": 6},
 }
 
 
@@ -42,7 +44,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tissue, tiny, tmp_path, mode):
             if next(left) == 0:
                 raise Interrupted
 
-        with pytest.raises(Interrupted) if stop == 5 or mode == "two phases" else contextlib.nullcontext():
+        with pytest.raises(Interrupted) if stop == 5 or mode in ("two phases", "rehearsed") else contextlib.nullcontext():
             train(tissue, config, checkpoint=tmp_path, progress=interrupt)
     resumed = train(tissue, config, checkpoint=tmp_path)
     assert same(whole.model, resumed.model)
@@ -133,7 +135,10 @@ def _plain_kernels():
 
 
 @pytest.mark.usefixtures("_plain_kernels")
-def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, tiny):
+def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, tiny, monkeypatch):
+    monkeypatch.setattr(
+        "spatialgears.engine.bf16_works", lambda: True
+    )  # with plain kernels it does everywhere
     config = tiny(steps=2, overlap_kl=1.0, local_scale=1.0).with_values({"precision": "bf16-mixed"})
     fit = train(tissue, config)
     assert all(p.dtype == torch.float32 and torch.isfinite(p).all() for p in fit.model.parameters())
@@ -149,3 +154,20 @@ def test_members_are_trained_apart_each_without_other_spots(tissue, tiny):
 def test_cross_fitting_is_not_joint_training(tiny):
     with pytest.raises(ConfigError, match="crossfit"):
         tiny(crossfit=2, refiner_steps=0)
+
+
+def test_missed_slides_tell_how_long_to_train(tissue, tiny, monkeypatch):
+    """The first look at which a missed slide is placed about as well as ever ends the training of the members."""
+    scores = iter([0.2, 0.698, 0.7, 0.5] * 2 + [0.1, 0.9])  # two slides, then a member on the spots it misses
+    monkeypatch.setattr(HeldOutScore, "__call__", lambda self, model: {"heldout": next(scores)})
+    fit = train(tissue, tiny(refiner="none", crossfit=1, slide_steps=8, eval_every=2, steps=50))
+    assert len(fit.slide_folds.models) == 2
+    assert fit.history["fold-0/heldout_step"] == [2, 4] and max(fit.history["fold-0/step"]) == 4
+    rates = fit.history["fold-0/lr"]
+    assert rates == fit.history["slide-0/lr"][:4], "the schedule is the rehearsal's"
+
+
+def test_without_several_slides_nothing_is_rehearsed(tissue, tiny):
+    config = tiny(refiner="none", crossfit=1, slide_steps=6, eval_every=2, steps=4)
+    one = train_geometry(tissue.draw, tissue.slides[:1], 10, config=config, seed=1)
+    assert one.slide_folds is None and max(one.history["fold-0/step"]) == 4

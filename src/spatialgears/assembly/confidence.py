@@ -1,28 +1,27 @@
 """How far off each cell may be, learnt from spots that the model had not seen when it placed them.
 
-Cells that look alike are placed alike well: the error of a cell is judged by the errors of the held-out spots
-whose expression is nearest to its own (split conformal prediction with a local scale), and a cell that has no
-such spots is marked instead of judged.
+Every point has a spread: how far it moves when parts of its expression are hidden. Errors of held-out spots in units
+of their spread give the radii of cells (split conformal prediction). A cell unlike every spot is marked besides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-NEIGHBORS, SUPPORT, DIM = 64, 10, 20
+SUPPORT, DIM = 10, 20
 BLOCK = 2**25  # distances held at once
 FAR_QUANTILE = 0.99
+MOST_JUDGED = 20_000  # held-out views whose own support sets the limit
 
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """Radii and support of cells, by the held-out spots nearest in expression.
+    """Radii of cells by their spread, and support by the held-out spots nearest in expression.
 
     Attributes
     ----------
@@ -30,10 +29,8 @@ class Confidence:
         (f,) and (f, p): the principal axes of the spots' features.
     bank
         (m, p) held-out spots, several views of each.
-    log_error
-        (m,) logarithm of how far off each was placed.
     ratios
-        (m,) sorted: error over local scale, whose quantiles turn a local scale into a radius.
+        (m,) sorted: error over spread, whose quantiles turn a spread into a radius.
     far
         A cell whose distance to its nearest spots is larger lies outside what the slides show.
     """
@@ -41,12 +38,11 @@ class Confidence:
     centre: Tensor
     axes: Tensor
     bank: Tensor
-    log_error: Tensor
     ratios: Tensor
     far: float
 
     @classmethod
-    def fit(cls, features: Tensor, error: Tensor, spot: Tensor) -> Confidence:
+    def fit(cls, features: Tensor, error: Tensor, spread: Tensor, *, spot: Tensor) -> Confidence:
         """Learn from held-out spots.
 
         Parameters
@@ -55,6 +51,8 @@ class Confidence:
             (m, f) views of held-out spots.
         error
             (m,) distance between the predicted and the true place of each.
+        spread
+            (m,) how far each moves under dropout, by the model that had not seen it.
         spot
             (m,) which spot each is a view of; a spot does not vouch for itself.
         """
@@ -62,35 +60,23 @@ class Confidence:
         _, axes = torch.linalg.eigh((features - centre).T @ (features - centre))
         axes = axes[:, -DIM:].flip(1)
         bank = (features - centre) @ axes
-        log_error = error.clamp_min(1e-6).log()
-        scale, distance = _local(bank, bank, log_error, own=spot)
-        ratios = (error / scale).sort().values
+        some = torch.arange(0, len(bank), -(-len(bank) // MOST_JUDGED))
+        distance = _support(bank[some], bank, own=(spot[some], spot))
         far = float(distance.quantile(FAR_QUANTILE)) * 1.25
-        return cls(centre, axes, bank, log_error, ratios, far)
+        return cls(centre, axes, bank, (error / spread).sort().values, far)
 
-    def radii(self, features: Tensor | NDArray[Any], level: float) -> NDArray[np.float32]:
-        """(N,) radius that holds the true place of a cell with probability ``level``; O(N m)."""
-        return (self._scale(features)[0] * self.quantile(level)).numpy()
+    def radii(self, spread: Tensor, level: float) -> NDArray[np.float32]:
+        """(N,) radius that holds the true place of a cell of this spread with probability ``level``."""
+        return (spread * self.quantile(level)).numpy()
 
-    def judge(
-        self, features: Tensor | NDArray[Any]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
-        """50% radius, 90% radius and whether no slide supports the cell, (N,) each."""
-        scale, distance = self._scale(features)
-        return (
-            (scale * self.quantile(0.5)).numpy(),
-            (scale * self.quantile(0.9)).numpy(),
-            (distance > self.far).numpy(),
-        )
+    def outside(self, features: Tensor) -> NDArray[np.bool_]:
+        """(N,) whether no slide supports cells with features (N, f); O(N m)."""
+        return (_support((features - self.centre) @ self.axes, self.bank) > self.far).numpy()
 
     def quantile(self, level: float) -> float:
         """The finite-sample quantile of the ratios: ceil(level (m + 1)) of m."""
         rank = int(np.ceil(level * (len(self.ratios) + 1)))
         return float(self.ratios[min(rank, len(self.ratios)) - 1])
-
-    def _scale(self, features: Tensor | NDArray[Any]) -> tuple[Tensor, Tensor]:
-        values = torch.as_tensor(np.asarray(features)) if not isinstance(features, Tensor) else features
-        return _local((values - self.centre) @ self.axes, self.bank, self.log_error)
 
     def tensors(self) -> dict[str, Tensor]:
         """For a model folder."""
@@ -98,7 +84,6 @@ class Confidence:
             "centre": self.centre,
             "axes": self.axes,
             "bank": self.bank,
-            "log_error": self.log_error,
             "ratios": self.ratios,
             "far": torch.tensor(self.far, dtype=torch.float64),
         }
@@ -107,21 +92,16 @@ class Confidence:
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Confidence:
         """Back from :meth:`tensors`."""
         centre, axes, bank = tensors["centre"], tensors["axes"], tensors["bank"]
-        return cls(centre, axes, bank, tensors["log_error"], tensors["ratios"], float(tensors["far"]))
+        return cls(centre, axes, bank, tensors["ratios"], float(tensors["far"]))
 
 
-def _local(
-    points: Tensor, bank: Tensor, log_error: Tensor, *, own: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Geometric mean error of the nearest bank entries, and mean distance to the very nearest, (N,) each."""
-    k = min(NEIGHBORS, len(bank) - (0 if own is None else int(torch.bincount(own).max())))
-    scales, distances = [], []
-    rows = max(1, BLOCK // len(bank))
-    for start in range(0, len(points), rows):
-        gap = torch.cdist(points[start : start + rows], bank)  # (rows, m)
+def _support(points: Tensor, bank: Tensor, *, own: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Mean distance (N,) to the nearest bank entries, those of a point's own spot left out."""
+    k = min(SUPPORT, len(bank) - (0 if own is None else int(torch.bincount(own[1]).max())))
+    found = []
+    for part in torch.arange(len(points)).split(max(1, BLOCK // len(bank))):
+        gap = torch.cdist(points[part], bank)  # (rows, m)
         if own is not None:
-            gap.masked_fill_(own[start : start + rows, None] == own[None], torch.inf)
-        near, index = gap.topk(k, largest=False)
-        scales.append(log_error[index].mean(1).exp())
-        distances.append(near[:, : min(SUPPORT, k)].mean(1))
-    return torch.cat(scales), torch.cat(distances)
+            gap.masked_fill_(own[0][part, None] == own[1][None], torch.inf)
+        found.append(gap.topk(k, largest=False).values.mean(1))
+    return torch.cat(found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
 from torch import Tensor, nn
 
 from spatialgears.config import GeometryConfig
@@ -26,12 +29,24 @@ class ContextEncoder(nn.Module):
         self.project = nn.Sequential(*layers)
         self.blocks = isabs(config.context_blocks, config)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Context H (B, n, c) of features x (B, n, f)."""
-        h = pointwise(self.project, x)
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, *, hide: torch.Generator | None = None
+    ) -> Tensor:
+        """Context H (B, n, c) of features x (B, n, f); ``hide`` decides a dropout as in training, in any mode."""
+        h = pointwise(self.project if hide is None else partial(_dropped, self.project, hide), x)
         for block in self.blocks:
             h = block(h, mask)
         return h
+
+
+def _dropped(layers: nn.Sequential, hide: torch.Generator, h: Tensor) -> Tensor:
+    """The layers with their dropout drawn from a generator; neither their mode nor global randomness is touched."""
+    for layer in layers:
+        if isinstance(layer, nn.Dropout):
+            h = h * (torch.rand(h.shape, generator=hide) >= layer.p).to(h) / max(1 - layer.p, 1e-6)
+        else:
+            h = layer(h)
+    return h
 
 
 class Generator(nn.Module):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 FOLDS = 10  # a cross-fitted model misses one of at least so many random parts of the spots
 MOST_SLIDES_CHECKED = 3
+AS_GOOD = 0.005  # scores on a missed slide that differ by less are alike, and the shorter training is taken
 HISTORY_POINTS = 300  # a phase's history holds about this many means over consecutive steps
 
 
@@ -110,7 +111,9 @@ def train_geometry(
 
     With ``refiner_steps = 0`` all are trained jointly, as in the paper; otherwise the generator comes first,
     and the refiner is then fitted on its residuals. With ``crossfit`` there are several generators, each
-    trained without some of the spots, and the residuals are those of spots not seen.
+    trained without some of the spots, and the residuals are those of spots not seen. With several slides, models
+    that each miss one are trained first (``slide_steps``): what they reach on the slide they miss tells how long
+    to train, since spots of a slide that was seen are placed better and better long after those of a new one.
 
     Parameters
     ----------
@@ -142,12 +145,12 @@ def train_geometry(
     folds = slide_folds = None
     with owned_rng():
         model = loop.new_model(n_features)
+        if geometry.slide_steps and len(slides) > 1:
+            slide_folds = loop.without_slides(n_features, ~heldout)
         if geometry.crossfit:
             folds = loop.crossfit(model, n_features, ~heldout)
         else:
             loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
-        if geometry.slide_steps and len(slides) > 1:
-            slide_folds = loop.without_slides(n_features, ~heldout)
         if two_phases:
             loop.run("refiner", "refiner", model, geometry.refiner_steps, loop.unseen(folds, ~heldout))
         metrics = {} if score is None else score(model)
@@ -200,23 +203,44 @@ class _Loop:
         count = self.config.geometry.crossfit
         fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % max(count, FOLDS)
         models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, count))]
+        if until := self._rehearsed():
+            return self._missing("fold", models, fold, keep, self.config.geometry.slide_steps, until=until)
         return self._missing("fold", models, fold, keep, self.config.geometry.steps)
 
+    def _rehearsed(self) -> int:
+        """The first step at which models placed slides they had missed about as well as ever; 0 without such."""
+        found = [
+            scores
+            for key, scores in self.history.items()
+            if key.startswith("slide-") and key.endswith("/heldout")
+        ]
+        if not found:
+            return 0
+        mean = np.mean(found, axis=0)
+        return int(self.history["slide-0/heldout_step"][int((mean >= mean.max() - AS_GOOD).argmax())])
+
     def without_slides(self, n_features: int, keep: np.ndarray) -> Folds:
-        """Models that have each missed a whole slide, for the self-check."""
+        """Models that have each missed a whole slide, for the self-check and the length of training."""
         slide = np.repeat(np.arange(len(self.slides)), [len(coords) for coords in self.slides])
         checked = min(len(self.slides), MOST_SLIDES_CHECKED)
         models = [self.new_model(n_features, name=f"slide-{i}") for i in range(checked)]
         return self._missing("slide", models, slide, keep, self.config.geometry.slide_steps)
 
     def _missing(
-        self, name: str, models: list[GeometryModel], fold: np.ndarray, keep: np.ndarray, steps: int
+        self,
+        name: str,
+        models: list[GeometryModel],
+        fold: np.ndarray,
+        keep: np.ndarray,
+        steps: int,
+        *,
+        until: int | None = None,
     ) -> Folds:
         """Train each model without its fold, and follow it there."""
         for i, model in enumerate(models):
             score = HeldOutScore(self.draw, self.slides, keep & (fold == i), seed=self.seed)
             seen = _Minisets([self.sampler(keep & (fold != i))])
-            self.run(f"{name}-{i}", "generator", model, steps, seen, score)
+            self.run(f"{name}-{i}", "generator", model, steps, seen, score, until=until)
         return Folds(models, fold)
 
     def unseen(self, folds: Folds | None, keep: np.ndarray) -> _Minisets:
@@ -256,8 +280,14 @@ class _Loop:
         steps: int,
         minisets: _Minisets,
         score: HeldOutScore | None = None,
+        *,
+        until: int | None = None,
     ) -> None:
-        """Train ``part`` of the model and leave it in evaluation mode, with its averaged or best weights."""
+        """Train ``part`` of the model and leave it in evaluation mode, with its averaged or best weights.
+
+        ``until`` ends the phase before its ``steps`` are done, and keeps the weights of that moment.
+        """
+        last = until or steps
         geometry, fabric, scaled = self.config.geometry, self.fabric, self.config.precision == "16-mixed"
         objective = Objective(model, part)
         adam = torch.optim.AdamW(
@@ -272,7 +302,7 @@ class _Loop:
         start = state.load(self.checkpoint)
         window = max(1, steps // HISTORY_POINTS)
         wrapped.train()
-        for step in range(start, steps):
+        for step in range(start, last):
             torch.manual_seed(child_seed(self.seed, "dropout", name, step, fabric.global_rank))
             generator = torch_rng(self.seed, "minisets", name, step, fabric.global_rank)
             rate = geometry.lr * one_cycle(step / steps, geometry.warmup)
@@ -294,13 +324,13 @@ class _Loop:
             follow(average, model, min(geometry.ema, (1 + step) / (10 + step)))
             values = {key: float(value.detach()) for key, value in losses.items()}
             state.record(step, {"loss": sum(values.values()), "lr": rate, **values}, window)
-            if (step + 1) % geometry.eval_every == 0 or step + 1 == steps:
+            if (step + 1) % geometry.eval_every == 0 or step + 1 == last:
                 if score is not None:
                     values |= state.judge(step, score(average))
                 if self.checkpoint is not None and fabric.is_global_zero:
                     state.save(self.checkpoint, step + 1)
-            self.progress(f"geometry {name}", step + 1, steps, values)
-        model.load_state_dict(state.best or average.state_dict())
+            self.progress(f"geometry {name}", step + 1, last, values)
+        model.load_state_dict(average.state_dict() if until else state.best or average.state_dict())
         model.sigma_data.copy_(fabric.broadcast(model.sigma_data))  # each process has measured its own
         model.requires_grad_(True).eval()
         self.history |= {f"{name}/{key}": values for key, values in state.history.items()}
