@@ -68,7 +68,9 @@ def test_documented_and_annotated(name):
     function = FUNCTIONS[name]
     text = inspect.getdoc(function) or ""
     sections = ["Parameters"] if parameters(function) else []
-    sections += [] if name.startswith("pl.") else ["Returns", "Examples"]  # each figure returns Axes: see its room
+    sections += (
+        [] if name.startswith("pl.") else ["Returns", "Examples"]
+    )  # each figure returns Axes: see its room
     assert [one for one in sections if f"{one}\n{'-' * len(one)}" not in text] == []
     block = re.search(r"Parameters\n-+\n(.*?)(?=\n\w+\n-+\n|\Z)", text, re.S)
     named = set(re.findall(r"^\**(\w[\w, *]*)$", block.group(1), re.M)) if block else set()
