@@ -28,7 +28,7 @@ test-slow: $(STAMP) ## the long forms, with counts: kills, cases, faults, shuffl
 	$(BIN)/python -m pytest -q -m slow
 
 lint: $(STAMP)  ## style and types
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff check src tests docs
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
 
