@@ -121,7 +121,7 @@ def test_facts_that_do_not_fit_the_weights_are_refused(folder):
     meta = json.loads((folder / "meta.json").read_text())
     for changed in (meta | {"members": 5}, {k: v for k, v in meta.items() if k != "slides"}):
         changed = {key: value for key, value in changed.items() if key != "digest"}
-        (folder / "meta.json").write_text(sealed(json.dumps(changed, indent=1)))
+        (folder / "meta.json").write_text(sealed(json.dumps(changed, indent=1)) + "\n")
         with pytest.raises(RunError, match="do not belong together"):
             GEARS.load(folder)
 

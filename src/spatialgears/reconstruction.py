@@ -164,11 +164,14 @@ class Reconstruction:
         adata.obs["gears_radius50"] = self.radius50
         adata.obs["gears_outside"] = self.outside
         k = min(GRAPH_NEIGHBORS, len(self.coords) - 1)
+        measured = {
+            name: value for name, value in self.diagnostics.items() if name != "profile"
+        }  # not seconds
         uns: dict[str, Any] = {
             "version": __version__,
             "status": self.status,
             "unit": "RMS radius of the training slides",
-            "diagnostics": json.dumps(dict(self.diagnostics), default=float),
+            "diagnostics": json.dumps(measured, default=float),
         }
         if k > 0:
             distances = neighbour_matrix(self.coords, k)

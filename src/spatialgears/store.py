@@ -112,9 +112,9 @@ def sealed(text: str) -> str:
 
 
 def is_sealed(text: str) -> bool:
-    """Whether a text is as :func:`sealed` gave it."""
+    """Whether a file's text is what :func:`sealed` gave, and a line's end."""
     body, _, _ = text.rpartition(',\n "digest": "')
-    return bool(body) and sealed(f"{body}\n}}") == text.strip()
+    return bool(body) and sealed(f"{body}\n}}") + "\n" == text
 
 
 def _digest(path: Path) -> str:
