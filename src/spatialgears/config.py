@@ -201,8 +201,8 @@ class GeometryConfig(_Stage):
     )
     slide_steps: Annotated[int, Field(ge=0)] = Field(
         400,
-        description="with several slides, steps of models that each miss one; they tell how long to train the others, "
-        "on the same schedule, and feed the self-check; 0: none",
+        description="with several slides, steps of models that each miss one; they tell how long to train the others "
+        "(instead of steps), and feed the self-check; 0: none",
     )
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
     lr: Annotated[float, Field(gt=0, le=1)] = 2e-3

@@ -203,12 +203,13 @@ class _Loop:
         count = self.config.geometry.crossfit
         fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % max(count, FOLDS)
         models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, count))]
-        if until := self._rehearsed():
-            return self._missing("fold", models, fold, keep, self.config.geometry.slide_steps, until=until)
-        return self._missing("fold", models, fold, keep, self.config.geometry.steps)
+        return self._missing("fold", models, fold, keep, self._rehearsed() or self.config.geometry.steps)
 
     def _rehearsed(self) -> int:
-        """The first step at which models placed slides they had missed about as well as ever; 0 without such."""
+        """Steps that make as many passes over the spots as models needed that missed a slide; 0 without such.
+
+        They count until the missed slide was first placed about as well as ever.
+        """
         found = [
             scores
             for key, scores in self.history.items()
@@ -217,7 +218,8 @@ class _Loop:
         if not found:
             return 0
         mean = np.mean(found, axis=0)
-        return int(self.history["slide-0/heldout_step"][int((mean >= mean.max() - AS_GOOD).argmax())])
+        needed = self.history["slide-0/heldout_step"][int((mean >= mean.max() - AS_GOOD).argmax())]
+        return round(needed * len(self.slides) / (len(self.slides) - 1))
 
     def without_slides(self, n_features: int, keep: np.ndarray) -> Folds:
         """Models that have each missed a whole slide, for the self-check and the length of training."""
@@ -233,14 +235,12 @@ class _Loop:
         fold: np.ndarray,
         keep: np.ndarray,
         steps: int,
-        *,
-        until: int | None = None,
     ) -> Folds:
         """Train each model without its fold, and follow it there."""
         for i, model in enumerate(models):
             score = HeldOutScore(self.draw, self.slides, keep & (fold == i), seed=self.seed)
             seen = _Minisets([self.sampler(keep & (fold != i))])
-            self.run(f"{name}-{i}", "generator", model, steps, seen, score, until=until)
+            self.run(f"{name}-{i}", "generator", model, steps, seen, score)
         return Folds(models, fold)
 
     def unseen(self, folds: Folds | None, keep: np.ndarray) -> _Minisets:
@@ -280,14 +280,8 @@ class _Loop:
         steps: int,
         minisets: _Minisets,
         score: HeldOutScore | None = None,
-        *,
-        until: int | None = None,
     ) -> None:
-        """Train ``part`` of the model and leave it in evaluation mode, with its averaged or best weights.
-
-        ``until`` ends the phase before its ``steps`` are done, and keeps the weights of that moment.
-        """
-        last = until or steps
+        """Train ``part`` of the model and leave it in evaluation mode, with its averaged or best weights."""
         geometry, fabric, scaled = self.config.geometry, self.fabric, self.config.precision == "16-mixed"
         objective = Objective(model, part)
         adam = torch.optim.AdamW(
@@ -302,7 +296,7 @@ class _Loop:
         start = state.load(self.checkpoint)
         window = max(1, steps // HISTORY_POINTS)
         wrapped.train()
-        for step in range(start, last):
+        for step in range(start, steps):
             torch.manual_seed(child_seed(self.seed, "dropout", name, step, fabric.global_rank))
             generator = torch_rng(self.seed, "minisets", name, step, fabric.global_rank)
             rate = geometry.lr * one_cycle(step / steps, geometry.warmup)
@@ -324,13 +318,13 @@ class _Loop:
             follow(average, model, min(geometry.ema, (1 + step) / (10 + step)))
             values = {key: float(value.detach()) for key, value in losses.items()}
             state.record(step, {"loss": sum(values.values()), "lr": rate, **values}, window)
-            if (step + 1) % geometry.eval_every == 0 or step + 1 == last:
+            if (step + 1) % geometry.eval_every == 0 or step + 1 == steps:
                 if score is not None:
                     values |= state.judge(step, score(average))
                 if self.checkpoint is not None and fabric.is_global_zero:
                     state.save(self.checkpoint, step + 1)
-            self.progress(f"geometry {name}", step + 1, last, values)
-        model.load_state_dict(average.state_dict() if until else state.best or average.state_dict())
+            self.progress(f"geometry {name}", step + 1, steps, values)
+        model.load_state_dict(state.best or average.state_dict())
         model.sigma_data.copy_(fabric.broadcast(model.sigma_data))  # each process has measured its own
         model.requires_grad_(True).eval()
         self.history |= {f"{name}/{key}": values for key, values in state.history.items()}
