@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spatialgears import __version__
 
-os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # figures belong in the pages
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project = "spatialgears"
