@@ -29,7 +29,7 @@ class _Stage(BaseModel):
 class ExpressionConfig(_Stage):
     """Stage A (section 3.1): gene panel, views and the shared encoder f_theta."""
 
-    n_genes: Count = Field(1000, description="largest size of the gene panel")
+    n_genes: Count = Field(2000, description="largest size of the gene panel")
     gene_selection: Literal["moran", "variable"] = Field(
         "moran",
         description="which genes make the panel: the most spatial on the slides, or the most variable everywhere",

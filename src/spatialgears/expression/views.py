@@ -24,7 +24,7 @@ from spatialgears.expression.thinning import thin
 logger = logging.getLogger(__name__)
 
 #: A bank of ready views is kept while it fits here; larger data are thinned as they are drawn.
-BANK_BYTES = 256 * 2**20
+BANK_BYTES = 512 * 2**20
 MAX_VIEWS, MIN_VIEWS = 48, 4
 
 
