@@ -72,12 +72,14 @@ def threads(count: int = 0) -> Iterator[int]:
     count = count or min(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8
     )
+    flushed = float(torch.tensor(1e-310, dtype=torch.float64) * 1) == 0.0
     torch.set_num_threads(count)
     torch.set_flush_denormal(True)
     try:
         yield count
     finally:
         torch.set_num_threads(before)
+        torch.set_flush_denormal(flushed)
 
 
 def make_fabric(config: Config) -> Fabric:
