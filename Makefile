@@ -22,7 +22,7 @@ demo: $(STAMP)  ## a simulated tissue: fit, reconstruct, score, report
 	$(BIN)/gears demo
 
 test: $(STAMP)  ## the fast tests, as CI runs them
-	$(BIN)/python -m pytest -q -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n auto --maxprocesses 4
 
 test-slow: $(STAMP) ## the long forms, with counts: kills, cases, faults, shuffles
 	$(BIN)/python -m pytest -q -m slow
