@@ -82,12 +82,13 @@ def embedding(rows: Sequence[Mapping[str, Any]]) -> Figure:
         ("neighbour entropy", {"log-normalised PCA": "entropy_before", "embedding": "entropy"}),
         ("iLISI", {"log-normalised PCA": "ilisi_before", "embedding": "ilisi"}),
     )
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    figure = Figure(figsize=(max(11, 1.2 * len(rows)), 3.4), layout="constrained")
+    names = [row["set"] if row.get("variant", "default") == "default" else row["variant"] for row in rows]
     x = np.arange(len(rows))
     for ax, (title, bars) in zip(figure.subplots(1, 3), panels, strict=True):
         for i, (label, key) in enumerate(bars.items()):
             ax.bar(x + 0.4 * i - 0.2, [row[key] for row in rows], 0.38, label=label)
-        ax.set_xticks(x, [row["set"] for row in rows], rotation=20)
+        ax.set_xticks(x, names, rotation=20 if len(rows) < 6 else 90)
         ax.set(title=title, ylim=(0, 1))
         ax.legend(fontsize="small")
     return figure

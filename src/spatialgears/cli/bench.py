@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 _DATA, _PEERS, _LIMITS = "Your own data", "Peers", "Limits of each run"
 #: Experiments on one fitted model, in modules of their own.
-_APART = ("patch-size", "stitching", "embedding", "refiner", "registration")
+#: Experiments with tables of their own, and what they show.
+_APART = {
+    "patch-size": "one fitted model, patches of 384 to 4,096 cells (the paper's figure 5)",
+    "stitching": "one fitted model, patches weighted by reliability or alike (its Table 3)",
+    "embedding": "nearest neighbours in stage A's embedding, and mixing (its figure 6); -m ablations: by term",
+    "refiner": "the generator, and diffusion over it: start noise, steps, samples averaged (its Table 2)",
+    "registration": "cells laid on the slide: how far from the truth, in spot pitches",
+}
 
 
 def bench(
@@ -197,7 +204,8 @@ def _apart(
 
     if experiment == "embedding":
         sets = ("simulated",) if simulated else embedding.SETS
-        rows, title = list(embedding.rows(sets, {"default": ()}, root=data, seeds=seeds)), "stage A"
+        variants = embedding.ABLATION if preset == "ablations" else {"default": ()}
+        rows, title = list(embedding.rows(sets, variants, root=data, seeds=seeds)), "stage A"
         figure = figures.embedding(rows)
     elif experiment == "refiner":
         rows, histories = refiner.rows(
@@ -225,7 +233,7 @@ def _list() -> None:
     from spatialgears.bench.peers import PEERS, peer_table
 
     lines = ["Experiments", *(f"  {name:<18} {e.words}" for name, e in EXPERIMENTS.items())]
-    lines += [f"  {name:<18} one fitted model, see its own table" for name in _APART]
+    lines += [f"  {name:<18} {words}" for name, words in _APART.items()]
     lines += [
         "",
         "Methods",
