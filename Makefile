@@ -36,7 +36,7 @@ bench: $(STAMP) ## our quick preset and the references on simulated tissue
 	$(BIN)/gears bench quick
 
 docs: $(DOCS)/.installed ## the documentation, its tutorials executed, in docs/_build/html
-	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build/html
+	PATH="$(CURDIR)/$(DOCS)/bin:$$PATH" $(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build/html
 $(DOCS)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python $(PIP) -c requirements.lock -e ".[docs]"
