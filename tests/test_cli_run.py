@@ -102,6 +102,19 @@ def test_fit_then_reconstruct_then_report(gears, inputs, small_json, small_files
     )
     assert code == 0 and "150 cells were placed" in out and "network" in out
     assert np.isfinite(ad.read_h5ad(tmp_path / "c.h5ad").obsm["X_gears"]).all()
+    again = ["reconstruct", "-m", tmp_path / "m", "--sc", sc, "-o", tmp_path / "p.h5ad"]
+    patches = [
+        "--set",
+        "assembly.mode=patches",
+        "--set",
+        "assembly.patch_size=40",
+        "--set",
+        "assembly.samples=0",
+    ]
+    code, out, _ = gears(*again, *patches)
+    assert code == 0 and "patches" in out, out
+    code, _, err = gears(*again, "--set", "geometry.steps=3")
+    assert code == 2 and "fitted already" in err
     page = tmp_path / "r.html"
     code, out, _ = gears("report", "-m", tmp_path / "m", *inputs, "-o", page)
     assert code == 0 and str(page) in out and "150 cells were placed" in page.read_text()

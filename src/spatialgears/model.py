@@ -11,7 +11,7 @@ import numpy as np
 
 from spatialgears import store
 from spatialgears.check import cost_of, predict_cost, require_memory
-from spatialgears.config import Config
+from spatialgears.config import AssemblyConfig, Config
 from spatialgears.engine import Progress, silent, threads
 from spatialgears.errors import GearsError, RunError
 from spatialgears.expression.panel import Panel
@@ -121,6 +121,7 @@ class GEARS:
         *,
         layer: str | None = None,
         normalised: bool | None = None,
+        assembly: AssemblyConfig | None = None,
         progress: Progress = silent,
     ) -> Reconstruction:
         """Place cells: those given to :meth:`fit` or others of the same kind, without fitting again.
@@ -133,6 +134,8 @@ class GEARS:
             Where the counts are, if not in ``.X``.
         normalised
             Accept values that are not counts; by default what was said to :meth:`fit`.
+        assembly
+            Settings of stage D, for example patches or more samples; by default those of the model.
         progress
             Called along the way.
 
@@ -153,9 +156,10 @@ class GEARS:
         )
         for note in notes:
             logger.info("%s", note)
-        require_memory(predict_cost(0, counts.shape[0], counts.shape[1], self.config, stored=counts.nnz))
-        with threads(self.config.threads) as workers, threads(1):
-            placed = place(fitted, counts, self.config, missing=missing, workers=workers, progress=progress)
+        config = self.config.model_copy(update={"assembly": assembly}) if assembly else self.config
+        require_memory(predict_cost(0, counts.shape[0], counts.shape[1], config, stored=counts.nnz))
+        with threads(config.threads) as workers, threads(1):
+            placed = place(fitted, counts, config, missing=missing, workers=workers, progress=progress)
         return Reconstruction(obs_names=np.asarray(cells.obs_names, dtype=str), **placed)
 
     @property

@@ -182,12 +182,18 @@ def reconstruct(
     sc_genes: options.ScGenes = None,
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="assembly.KEY=VALUE", help="Set a value of stage D; repeatable."),
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print the seconds each step took.")] = False,
 ) -> None:
     """Place cells with a fitted model."""
     options.require_room()
     options.check_paths([sc])
-    fitted, cells, placed = _placed(model, sc, layer, sc_genes, transpose=transpose, normalised=normalised)
+    fitted, cells, placed = _placed(
+        model, sc, layer, sc_genes, transpose=transpose, normalised=normalised, assignments=assignments
+    )
     from spatialgears.io import write_h5ad
 
     write_h5ad(placed.to_adata(cells, copy=True), out)
@@ -235,15 +241,31 @@ def report(
 
 
 def _placed(
-    folder: Path, sc: str, layer: str | None, genes: str | None, *, transpose: bool, normalised: bool
+    folder: Path,
+    sc: str,
+    layer: str | None,
+    genes: str | None,
+    *,
+    transpose: bool,
+    normalised: bool,
+    assignments: list[str] | None = None,
 ) -> tuple[GEARS, AnnData, Reconstruction]:
     from spatialgears.io import read
     from spatialgears.model import GEARS
 
     model = GEARS.load(folder)
+    config = model.config.with_values(assignments or [])
+    if config != model.config.model_copy(update={"assembly": config.assembly}):
+        raise InputError(
+            f"The model is fitted already; found --set {' --set '.join(assignments or [])}.",
+            "Set values of stage D (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
+        )
     cells = read(sc, layer=layer, genes=genes, transpose=transpose)
     with ProgressView() as progress:
-        return model, cells, model.reconstruct(cells, normalised=normalised or None, progress=progress)
+        placed = model.reconstruct(
+            cells, normalised=normalised or None, assembly=config.assembly, progress=progress
+        )
+    return model, cells, placed
 
 
 def _tell_checks(model: GEARS) -> None:
