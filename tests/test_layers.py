@@ -16,9 +16,9 @@ ROOT = Path(spatialgears.__file__).parent
 
 #: A module may import only from rows above its own; modules of one row do not know each other.
 LAYERS = [
-    ["_version", "errors"],
+    ["_version", "errors", "types"],
     ["config"],
-    ["engine"],
+    ["engine", "processes"],
     ["metrics", "validate"],
     ["expression"],
     ["supervision", "io"],

@@ -280,13 +280,13 @@ class AssemblyConfig(_Stage):
     anchor: Weight = 0.1
     solve_lr: Annotated[float, Field(gt=0)] = 1e-2
     core_cells: Annotated[int, Field(ge=100)] = Field(
-        20_000, description="beyond this many cells, the others are laid on a solved core of this size"
+        20_000, description="where one pass or one stitching is too much, others are laid on so many cells"
     )
     extend_rounds: Annotated[int, Field(ge=1, le=100)] = Field(
         3, description="patches each of these others joins"
     )
     memory_gb: Annotated[float, Field(gt=0)] = Field(
-        4.0, description="budget that decides one-shot or patches"
+        1.0, description="auto: memory of one pass over all cells, beyond which they are placed in parts"
     )
 
 

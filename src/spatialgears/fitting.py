@@ -79,14 +79,11 @@ class Fitted:
     warnings: list[str]
     embedding: dict[str, Any]
 
-    def features(self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]) -> Tensor:
+    def features(
+        self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
+    ) -> CellFeatures:
         """What the network sees of cells with these counts (N, G); a missing gene is taken as average."""
-        x, _ = cell_features(
-            counts, self.panel, config.expression, standardiser=self.standardiser, raw=self.raw
-        )
-        if missing.any():
-            x[:, torch.from_numpy(missing)] = 0
-        return seen_by_network(x, self.signal, self.encoder, config)
+        return CellFeatures(self, counts, config, missing)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
@@ -160,6 +157,39 @@ class Fitted:
             warnings=meta["warnings"],
             embedding=meta["embedding"],
         )
+
+
+@dataclass(frozen=True, eq=False)
+class CellFeatures:
+    """What the network sees of cells, computed for those that are asked for: a million dense rows would not fit."""
+
+    fitted: Fitted
+    counts: sparse.csr_matrix
+    config: Config
+    missing: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return self.counts.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, f)."""
+        return len(self), self[np.zeros(0, np.int64)].shape[1]
+
+    @torch.no_grad()
+    def __getitem__(self, rows: Any) -> Tensor:
+        """The features (n, f) of cells by position."""
+        fitted = self.fitted
+        x, _ = cell_features(
+            self.counts[np.asarray(rows)],
+            fitted.panel,
+            self.config.expression,
+            standardiser=fitted.standardiser,
+            raw=fitted.raw,
+        )
+        if self.missing.any():
+            x[:, torch.from_numpy(self.missing)] = 0
+        return seen_by_network(x, fitted.signal, fitted.encoder, self.config)
 
 
 def seen_by_network(x: Tensor, signal: Tensor | None, encoder: Encoder | None, config: Config) -> Tensor:

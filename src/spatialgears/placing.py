@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,12 @@ from spatialgears.config import AssemblyConfig, Config
 from spatialgears.engine import Progress, child_seed, numpy_rng, silent
 from spatialgears.fitting import Fitted
 from spatialgears.geometry.ensemble import Ensemble
+from spatialgears.processes import rank_and_size
+from spatialgears.types import Features
 
 logger = logging.getLogger(__name__)
 
+BLOCK = 20_000  # cells whose features are held at once
 FRAME_CELLS = 2000  # cells that are placed beside the anchors to find the slides' frames
 
 
@@ -83,6 +86,8 @@ def place(
             pool.submit(assemble, features, refining, settings, seed=child_seed(seed, "sample", s))
             for s in range(len(samples))
         ]
+        if rank_and_size()[1] > 1:  # processes must meet in one order
+            wait([best, *drawn])
         try:
             return _laid(
                 fitted,
@@ -100,20 +105,23 @@ def place(
             raise
 
 
-def _workers(workers: int, network: Network, features: Tensor, settings: AssemblyConfig) -> int:
+def _workers(workers: int, network: Network, features: Features, settings: AssemblyConfig) -> int:
     """As many as were asked for and fit in memory side by side."""
-    cells = len(features)
+    if rank_and_size()[1] > 1:
+        return 1
+    one, room = one_shot_memory(network, len(features), features.shape[1]), settings.memory_gb * 1e9
     if settings.mode == "patches":
-        cells = min(cells, settings.patch_batch * settings.patch_size)
-    one = one_shot_memory(network, cells, features.shape[1])
-    return max(1, min(workers, 1 + settings.samples, int(settings.memory_gb * 1e9 / one)))
+        one *= min(1.0, settings.patch_batch * settings.patch_size / len(features))
+    elif settings.mode == "auto" and one > room:
+        one *= settings.core_cells / len(features)
+    return max(1, min(workers, 1 + settings.samples, int(room / one)))
 
 
 def _laid(
     fitted: Fitted,
     counts: sparse.csr_matrix,
     config: Config,
-    features: Tensor,
+    features: Features,
     *,
     seed: int,
     best: Future[Assembly],
@@ -151,7 +159,7 @@ def _laid(
 
 
 def _confidence(
-    fitted: Fitted, features: Tensor, *, seed: int
+    fitted: Fitted, features: Features, *, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
     """50% radius, 90% radius and whether no slide supports the cell, (N,) each."""
     if fitted.confidence is None:
@@ -159,23 +167,25 @@ def _confidence(
         return unknown, unknown.copy(), np.zeros(len(features), dtype=bool)
     spread = fitted.network.spread(features, seed=seed)
     radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
-    return radius50, radius90, fitted.confidence.outside(features)
+    parts = np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
+    outside = np.concatenate([fitted.confidence.outside(features[part]) for part in parts])
+    return radius50, radius90, outside
 
 
 @torch.no_grad()
 def slides_among_cells(
-    fitted: Fitted, features: Tensor, coords: NDArray[np.float64], *, seed: int
+    fitted: Fitted, features: Features, coords: NDArray[np.float64], *, seed: int
 ) -> list[NDArray[np.float64]]:
     """Where the spots of each slide lie in the cells' frame, (n, 2) each.
 
     Some cells and the slide's anchors go through the network as one set. The cells tell how its frame lies to the
     coordinates, the anchors how the slide lies in its frame; a slide is moved rigidly.
     """
-    some = torch.from_numpy(np.sort(numpy_rng(seed, "frame").permutation(len(coords))[:FRAME_CELLS]))
-    target = coords[some.numpy()]
+    some = np.sort(numpy_rng(seed, "frame").permutation(len(coords))[:FRAME_CELLS])
+    target = coords[some]
     laid = []
     for slide in fitted.slides:
-        both = torch.cat([features[some], slide.features])
+        both = torch.cat([torch.as_tensor(features[some]), slide.features])
         geometry = fitted.network(both[None])[0].double().numpy()
         cells, anchors = geometry[: len(some)], geometry[len(some) :]
         plane = lay_on(cells - cells.mean(0), target - target.mean(0))  # (d, 2)

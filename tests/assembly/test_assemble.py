@@ -71,12 +71,19 @@ def test_auto_takes_one_pass_while_it_fits(tissue, true_places):
         assemble(places, geometry, change(PATCHES, mode="auto", memory_gb=needed / 2), seed=0).mode
         == "patches"
     )
+    parts = assemble(
+        places, geometry, change(PATCHES, mode="auto", memory_gb=needed / 2, core_cells=100), seed=0
+    )
+    assert parts.mode == "parts" and "200 further cells" in parts.status
+    assert spearmanr(distances(parts.coords), distances(places)).statistic > 0.999
     geometry.memory = lambda n: 1e12 * n
     assert assemble(places, geometry, change(PATCHES, mode="auto"), seed=0).mode == "patches"
 
 
 @pytest.mark.parametrize(
-    "config", [PATCHES, LOCAL, change(PATCHES, core_cells=150)], ids=["mixed", "local", "core"]
+    "config",
+    [PATCHES, LOCAL, change(PATCHES, core_cells=150), change(PATCHES, mode="auto", core_cells=150, memory_gb=3e-3)],
+    ids=["mixed", "local", "core", "parts"],
 )
 def test_batches_change_no_bit_and_seeds_do(config, tissue, true_places):
     places = tissue(300)

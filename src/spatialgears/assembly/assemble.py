@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spatialgears.assembly.canonical import canonical, principal_plane
-from spatialgears.assembly.extend import extend
+from spatialgears.assembly.extend import Parts, extend
 from spatialgears.assembly.frame import lay_patches, median_places
 from spatialgears.assembly.graph import locality_graph
 from spatialgears.assembly.hashing import shuffled
@@ -24,8 +24,13 @@ from spatialgears.assembly.stitch import stitch
 from spatialgears.config import AssemblyConfig
 from spatialgears.engine import Progress, child_seed, silent
 from spatialgears.errors import InputError
+from spatialgears.types import Features
+
+#: Which way was taken: one pass, one over a core and the others in parts, or stitched patches.
+Mode = Literal["one-shot", "parts", "patches"]
 
 _LOCALITY_DIM = 32
+_BLOCK = 20_000  # cells whose features are held at once
 _BYTES_PER_VALUE, _WORKING_VALUES = 4, 4096
 
 
@@ -48,14 +53,14 @@ class Assembly:
     """
 
     coords: NDArray[np.float32]
-    mode: Literal["one-shot", "patches"]
+    mode: Mode
     status: str
     diagnostics: dict[str, Any]
     profile: dict[str, float]
 
 
 def assemble(
-    features: NDArray[np.float32] | Tensor,
+    features: Features,
     geometry: Geometry,
     config: AssemblyConfig,
     *,
@@ -68,12 +73,13 @@ def assemble(
     Parameters
     ----------
     features
-        (N, f) what the geometry network sees of each cell.
+        (N, f) what the geometry network sees of each cell: an array, or anything with a shape whose rows can be had.
     geometry
         The network, see :data:`~spatialgears.assembly.measure.Geometry`. If it has a method ``memory(n)``,
         that is asked for the bytes one pass over n cells takes.
     config
-        ``mode="auto"`` takes one pass when it fits in ``memory_gb``.
+        ``mode="auto"`` takes one pass when it fits in ``memory_gb``; beyond that, one over a core of the cells, and
+        the others in large parts beside some of the core.
     locality
         (N, h) the space of the locality graph; by default the leading principal components of the features.
     seed
@@ -83,29 +89,38 @@ def assemble(
 
     Notes
     -----
-    Linear in N: patches are stitched for at most ``core_cells`` cells, and the others laid on these.
+    Linear in N: at most ``core_cells`` cells are placed in one pass or stitched, and the others laid on these.
     """
     n_cells = len(features)
     if n_cells == 0:
         raise InputError("There are no cells to place.", "Check the filters that were applied to the cells.")
     clock = _Clock(geometry)
     needed = one_shot_memory(geometry, n_cells, features.shape[1])
-    fits = config.mode == "auto" and needed <= config.memory_gb * 1e9
-    if config.mode == "one-shot" or fits or n_cells <= config.patch_size:
-        return _one_shot(features, clock, config, seed=seed)
-    core = np.arange(n_cells)
+    room = config.memory_gb * 1e9 / needed * n_cells  # cells that fit in one pass
+    everyone = np.arange(n_cells)
+    if config.mode == "one-shot" or (config.mode == "auto" and n_cells <= room) or n_cells <= config.patch_size:
+        coords, diagnostics, notes = _one_pass(features, clock, everyone, seed=seed)
+        if config.mode == "patches":
+            notes.append("They fit in one patch, so there was nothing to stitch.")
+        return _finish(coords, "one-shot", clock, diagnostics=diagnostics, notes=notes)
+    core = everyone
     if n_cells > config.core_cells and config.patch_context == "mixed":
         core = np.sort(shuffled(child_seed(seed, "core cells"), n_cells)[: config.core_cells])
-    coords, diagnostics, notes = _patches(
-        features, clock, config, cells=core, locality=locality, seed=seed, progress=progress
-    )
+    at_once = config.mode == "auto" and len(core) < n_cells and len(core) <= room
+    if at_once:
+        coords, diagnostics, notes = _one_pass(features, clock, core, seed=seed)
+    else:
+        coords, diagnostics, notes = _patches(
+            features, clock, config, cells=core, locality=locality, seed=seed, progress=progress
+        )
     if len(core) < n_cells:
+        ways = Parts.large(len(core)) if at_once else Parts.patches(config, len(core))
         with clock("extend"):
             coords = extend(
-                features, clock.network, core, coords=coords, config=config, seed=seed, progress=progress
+                features, clock.network, core, coords=coords, ways=ways, seed=seed, progress=progress
             )
         notes.append(f"{n_cells - len(core):,} further cells were laid on a core of {len(core):,}.")
-    return _finish(coords, "patches", clock, diagnostics=diagnostics, notes=notes)
+    return _finish(coords, "parts" if at_once else "patches", clock, diagnostics=diagnostics, notes=notes)
 
 
 def one_shot_memory(geometry: Geometry, n_cells: int, n_features: int) -> float:
@@ -118,23 +133,20 @@ def one_shot_memory(geometry: Geometry, n_cells: int, n_features: int) -> float:
     )
 
 
-def _one_shot(
-    features: NDArray[np.float32] | Tensor, clock: _Clock, config: AssemblyConfig, *, seed: int
-) -> Assembly:
-    n_cells = len(features)
-    everyone = np.arange(n_cells)[None]
+def _one_pass(
+    features: Features, clock: _Clock, cells: NDArray[np.int64], *, seed: int
+) -> tuple[NDArray[np.float64], dict[str, Any], list[str]]:
+    """All of the given cells through the network as one set: places, diagnostics and notes."""
     seeds = np.array([child_seed(seed, "one-shot")])
     with clock("plane"):
-        points = geometries(features, clock.network, everyone, seeds=seeds, batch=1)[0]
+        points = geometries(features, clock.network, cells[None], seeds=seeds, batch=1)[0]
         coords, share = principal_plane(points)
-    notes = [f"All {n_cells:,} cells were placed in one pass."]
-    if config.mode == "patches":
-        notes.append("They fit in one patch, so there was nothing to stitch.")
-    return _finish(coords, "one-shot", clock, diagnostics={"planar_share": share}, notes=notes)
+    who = f"All {len(cells):,}" if len(cells) == len(features) else f"{len(cells):,}"
+    return coords, {"planar_share": share}, [f"{who} cells were placed in one pass."]
 
 
 def _patches(
-    features: NDArray[np.float32] | Tensor,
+    features: Features,
     clock: _Clock,
     config: AssemblyConfig,
     *,
@@ -145,7 +157,7 @@ def _patches(
 ) -> tuple[NDArray[np.float64], dict[str, Any], list[str]]:
     """Steps 1 to 7 for some of the cells: places, diagnostics and notes."""
     whole = len(cells) == len(features)
-    some = features if whole else features[cells]
+    some: Features = features if whole else features[cells]
     with clock("graph"):
         space = _leading(some) if locality is None else np.asarray(locality if whole else locality[cells])
         graph = locality_graph(space, config.graph_k, config.jaccard, seed=child_seed(seed, "graph"))
@@ -222,7 +234,7 @@ def _words(values: dict[str, Any], size: int, n_cells: int) -> list[str]:
 
 def _finish(
     coords: NDArray[np.float64],
-    mode: Literal["one-shot", "patches"],
+    mode: Mode,
     clock: _Clock,
     *,
     diagnostics: dict[str, Any],
@@ -235,14 +247,24 @@ def _finish(
     return Assembly(placed.coords.astype(np.float32), mode, " ".join(notes), diagnostics, clock.profile())
 
 
-def _leading(features: NDArray[np.float32] | Tensor) -> NDArray[np.float32]:
-    """The leading principal components of the features, for the locality graph; O(N f^2)."""
-    values = np.asarray(features, np.float32)
-    if values.shape[1] <= _LOCALITY_DIM:
-        return values
-    centred = values - values.mean(0)
-    _, axes = np.linalg.eigh(centred.T @ centred)
-    return centred @ axes[:, -_LOCALITY_DIM:]
+def _leading(features: Features) -> NDArray[np.float32]:
+    """The leading principal components of the features, for the locality graph; O(N f^2), a block at a time."""
+    n_cells, width = features.shape
+    blocks = np.array_split(np.arange(n_cells), -(-n_cells // _BLOCK))
+
+    def rows(block: NDArray[np.int64]) -> NDArray[np.float32]:
+        return np.asarray(features[block], np.float32)
+
+    if width <= _LOCALITY_DIM:
+        return np.concatenate([rows(block) for block in blocks])
+    mean = np.sum([rows(block).sum(0, dtype=np.float64) for block in blocks], axis=0) / n_cells
+    mean = mean.astype(np.float32)
+    square = np.zeros((width, width), np.float32)
+    for block in blocks:
+        centred = rows(block) - mean
+        square += centred.T @ centred
+    axes = np.linalg.eigh(square)[1][:, -_LOCALITY_DIM:]
+    return np.concatenate([(rows(block) - mean) @ axes for block in blocks])
 
 
 class _Clock:

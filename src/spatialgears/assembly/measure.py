@@ -15,6 +15,8 @@ from spatialgears.assembly.hashing import hashed, mix
 from spatialgears.assembly.patches import Patches
 from spatialgears.engine import Progress, silent
 from spatialgears.errors import GearsError
+from spatialgears.processes import gathered, share_of
+from spatialgears.types import Features
 
 #: ``geometry(features (B, n, f), mask (B, n), seeds (B,)) -> V_pred (B, n, d)``, each patch for itself.
 Geometry = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -23,7 +25,7 @@ _PAIRS = 2**24  # entries of the distance matrices held at once
 
 
 def geometries(
-    features: NDArray[np.float32] | Tensor,
+    features: Features,
     geometry: Geometry,
     cells: NDArray[np.int64],
     *,
@@ -33,25 +35,30 @@ def geometries(
 ) -> NDArray[np.float32]:
     """The geometry (P, n, d) of patches ``cells`` (P, n), ``batch`` patches at a time, checked to be finite.
 
-    A patch's geometry is its own affair, so patches may be split among processes and put together again in
-    any way.
+    A patch's geometry is its own affair: with several processes each computes a share, and all get all.
     """
-    parts = []
-    for start in range(0, len(cells), batch):
-        some = cells[start : start + batch]
-        rows = features[some.ravel()]
-        inputs = torch.as_tensor(rows).float().view(*some.shape, -1)  # (B, n, f)
-        mask = torch.ones(some.shape, dtype=torch.bool)
-        with torch.no_grad():
-            points = geometry(inputs, mask, torch.as_tensor(seeds[start : start + batch]))
-        parts.append(points.detach().float().cpu().numpy())
-        if not np.isfinite(parts[-1]).all():
-            raise GearsError(
-                "The geometry of some cells is not finite, so they cannot be placed. The model diverged or "
-                "the features hold extreme values: look at the training history, and run `gears check`."
-            )
-        progress("patches", start + len(some), len(cells), {})
-    return np.concatenate(parts)
+    parts: dict[int, NDArray[np.float32]] = {}
+    for start in share_of(range(0, len(cells), batch)):
+        some = slice(start, start + batch)
+        parts[start] = geometry_of(features, geometry, cells[some], seeds=seeds[some])
+        progress("patches", min(start + batch, len(cells)), len(cells), {})
+    return gathered(parts, len(cells))
+
+
+def geometry_of(
+    features: Features, geometry: Geometry, cells: NDArray[np.int64], *, seeds: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """The geometry (B, n, d) of some patches in one call of the network."""
+    inputs = torch.as_tensor(features[cells.ravel()]).float().view(*cells.shape, -1)  # (B, n, f)
+    mask = torch.ones(cells.shape, dtype=torch.bool)
+    with torch.no_grad():
+        points = geometry(inputs, mask, torch.as_tensor(seeds)).detach().float().cpu().numpy()
+    if not np.isfinite(points).all():
+        raise GearsError(
+            "The geometry of some cells is not finite, so they cannot be placed. The model diverged or "
+            "the features hold extreme values: look at the training history, and run `gears check`."
+        )
+    return points
 
 
 def planes(points: NDArray[Any]) -> NDArray[np.float64]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from spatialgears.bench import assembly
 from spatialgears.bench.protocols import Task
@@ -18,6 +17,7 @@ from spatialgears.engine import threads
 from spatialgears.errors import InputError
 from spatialgears.model import GEARS
 from spatialgears.placing import Network
+from spatialgears.types import Features
 from spatialgears.validate import validate_cells
 
 EXPERIMENTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
@@ -59,7 +59,7 @@ def fitted(task: Task, config: Config, *, folder: Path) -> GEARS:
     return model
 
 
-def seen(model: GEARS, task: Task) -> tuple[Tensor, Network]:
+def seen(model: GEARS, task: Task) -> tuple[Features, Network]:
     """The cells as the network sees them, and the network as stage D calls it."""
     state, config = model._ready(), model.config
     counts, missing, _ = validate_cells(task.cells, state.panel.genes, state.panel.weights)

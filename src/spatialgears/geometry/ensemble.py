@@ -9,9 +9,12 @@ from torch import Tensor, nn
 
 from spatialgears.engine import child_seed, torch_rng
 from spatialgears.geometry.model import GeometryModel
+from spatialgears.processes import share_of, summed
 from spatialgears.supervision.targets import centre, procrustes
+from spatialgears.types import Features
 
-DRAWS = 8  # passes with dropout that a spread is measured over
+DRAWS = 8  # passes with dropout that the spread of one model is measured over
+ENSEMBLE_DRAWS = 12  # over all members: as precise as one model's, since each member has a mean of its own
 SPREAD_CELLS = 20_000  # points in one such pass
 
 
@@ -66,20 +69,23 @@ class Ensemble(nn.Module):
         """The mean proposal (B, n, d) of features x (B, n, f)."""
         return centre(self.bases(x, mask).mean(0), mask)
 
-    def spread(self, x: Tensor, *, seed: int) -> Tensor:
+    def spread(self, x: Features, *, seed: int) -> Tensor:
         """(n,) RMS over the members of how far points (n, f) move under dropout.
 
-        Sets too large for one pass are parted at random, so that every part shows the whole.
+        Sets too large for one pass are parted at random, so that every part shows the whole; with several processes
+        each takes some parts.
         """
         order = torch.randperm(len(x), generator=torch_rng(seed, "spread"))
-        spread = torch.empty(len(x))
-        for part in order.chunk(-(-len(x) // SPREAD_CELLS)):
+        draws = -(-ENSEMBLE_DRAWS // len(self.members))
+        spread = torch.zeros(len(x))
+        for part in share_of(order.chunk(-(-len(x) // SPREAD_CELLS))):
+            seen = torch.as_tensor(x[part])
             each = [
-                dropout_spread(m, x[part], seed=child_seed(seed, "dropout", i))
+                dropout_spread(m, seen, seed=child_seed(seed, "dropout", i), draws=draws)
                 for i, m in enumerate(self.members)
             ]
             spread[part] = torch.stack(each).square().mean(0).sqrt()
-        return spread
+        return torch.from_numpy(summed(spread.numpy()))
 
     @torch.no_grad()
     def sample(

@@ -51,7 +51,7 @@ def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) 
         },
         index=np.arange(sum(sizes) + len(some)).astype(str),
     )
-    after = torch.cat([*(slide.features for slide in fitted.slides), seen]).numpy()
+    after = torch.cat([*(slide.features for slide in fitted.slides), seen[np.arange(len(seen))]]).numpy()
     before = components(sparse.csr_matrix(sparse.vstack(plain)), seed=seed)
     return AnnData(obs=obs, obsm={BEFORE: before, AFTER: after})
 
