@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -67,11 +68,13 @@ def owned_rng() -> Iterator[None]:
 
 @contextmanager
 def threads(count: int = 0) -> Iterator[int]:
-    """Use ``count`` torch threads inside the block; 0 chooses the cores this process may use (at most 8)."""
+    """Use ``count`` torch threads inside the block; 0 chooses the cores this process may use (at most 8).
+
+    Processes of one run on one machine share its cores: threads that outnumber them slow one another down.
+    """
     before = torch.get_num_threads()
-    count = count or min(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8
-    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = count or min(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), 8)
     flushed = float(torch.tensor(1e-310, dtype=torch.float64) * 1) == 0.0
     torch.set_num_threads(count)
     torch.set_flush_denormal(True)
@@ -86,6 +89,7 @@ def make_fabric(config: Config) -> Fabric:
     """The Lightning Fabric engine the configuration asks for; one process on the CPU by default."""
     from lightning_fabric import Fabric
 
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
     on_cpu = config.accelerator == "cpu" or (
         config.accelerator == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available())
     )

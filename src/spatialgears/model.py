@@ -12,7 +12,7 @@ import numpy as np
 from spatialgears import store
 from spatialgears.check import cost_of, predict_cost, require_memory
 from spatialgears.config import AssemblyConfig, Config
-from spatialgears.engine import Progress, silent, threads
+from spatialgears.engine import Progress, numpy_rng, silent, threads
 from spatialgears.errors import GearsError, RunError
 from spatialgears.expression.panel import Panel
 from spatialgears.fitting import Fitted, fit_model
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 logger = logging.getLogger(__name__)
+
+
+#: Cells that are enough to learn what cells look like; more cost time and memory, and change nothing.
+FIT_CELLS = 50_000
+
+
+def sample_cells(cells: AnnData, *, seed: int) -> AnnData:
+    """The cells themselves, or a random ``FIT_CELLS`` of them as a view."""
+    if getattr(cells, "n_obs", 0) <= FIT_CELLS:  # what is no AnnData, validation refuses
+        return cells
+    return cells[np.sort(numpy_rng(seed, "cells to fit").permutation(cells.n_obs)[:FIT_CELLS])]
 
 
 class GEARS:
@@ -77,7 +88,8 @@ class GEARS:
         slides
             Spots with raw counts in ``.X`` (or ``layer``) and places in ``obsm[spatial_key]``. Not modified.
         cells
-            The cells to place, or others of the same experiment: raw counts. Not modified.
+            The cells to place, or others of the same experiment: raw counts. Not modified. Of more than 50,000, so many
+            are drawn at random: they only tell what cells look like.
         layer
             Where the counts are, if not in ``.X``.
         spatial_key
@@ -103,7 +115,12 @@ class GEARS:
         >>> model = sg.GEARS(sg.Config.preset("quick")).fit(tissue.slides, tissue.cells)  # doctest: +SKIP
         """
         inputs = validate_inputs(
-            slides, cells, layer=layer, spatial_key=spatial_key, normalised=normalised, names=names
+            slides,
+            sample_cells(cells, seed=self.config.seed),
+            layer=layer,
+            spatial_key=spatial_key,
+            normalised=normalised,
+            names=names,
         )
         require_memory(cost_of(inputs, self.config))
         with threads(self.config.threads):

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,3 +187,33 @@ class Reconstruction:
             }
         adata.uns["gears"] = uns
         return adata
+
+    def write(self, adata: AnnData, path: str | Path) -> None:
+        """Write the cells with their places to an ``.h5ad`` file, whole or not at all.
+
+        Parameters
+        ----------
+        adata
+            The cells, in the order they were given; not modified. If they are on disk, so they stay: the file is
+            copied, and what :meth:`to_adata` adds is added to the copy.
+        path
+            The file to write.
+
+        Returns
+        -------
+        None
+            The file is there, whole.
+
+        Examples
+        --------
+        >>> rec.write(cells, "placed.h5ad")  # doctest: +SKIP
+        """
+        from anndata import AnnData
+
+        from spatialgears.io import add_to_h5ad, write_h5ad
+
+        if adata.isbacked and not adata.is_view:
+            added = self.to_adata(AnnData(obs=adata.obs.copy()))
+            add_to_h5ad(added, path, source=adata.filename)
+        else:
+            write_h5ad(self.to_adata(adata, copy=True), path)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from spatialgears import store
 from spatialgears.config import Config
-from spatialgears.engine import Progress, remove_leftovers, silent, write_atomic
+from spatialgears.engine import Progress, make_fabric, remove_leftovers, silent, write_atomic
 from spatialgears.errors import RunError
+from spatialgears.processes import agreed, is_first
 from spatialgears.run_folder import RunFolder, fingerprint, locked, logged
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from spatialgears.model import GEARS
 
 logger = logging.getLogger(__name__)
+
+FITTED, DONE = 1, 2  # what the first process tells the others of the folder
 
 
 @dataclass(frozen=True)
@@ -59,36 +62,42 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     progress
         Called along the way.
     """
-    from spatialgears.model import GEARS
+    from spatialgears.model import GEARS, sample_cells
     from spatialgears.summary import write_summary
     from spatialgears.validate import validate_inputs
 
     out = RunFolder(Path(folder))
+    if config.devices * config.num_nodes > 1:
+        make_fabric(config)  # joins the other processes
+    if not is_first():
+        return _follow(out, inputs, config)
     _refuse_strangers(out)
     with locked(out.root), logged(out.log):
         remove_leftovers(out.root, [path.name for path in (out.manifest, out.cells, out.report)])
         slides, cells = inputs.read()
         validate_inputs(
             slides,
-            cells,
+            sample_cells(cells, seed=config.seed),
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
             names=[*inputs.st, inputs.sc],
         )
         manifest = _claim(out, inputs, config)
         _refuse_changed(out, manifest)
-        if (out.model / "meta.json").exists():
+        fitted = (out.model / "meta.json").exists()
+        done = bool(manifest.get("results")) and out.cells.exists() and out.report.exists()
+        agreed(FITTED * fitted + DONE * done)
+        if fitted:
             logger.info("the model is fitted already: %s", out.model)
             model = GEARS.load(out.model)
         else:
             model = _fit(slides, cells, out, inputs, config, progress)
-        if manifest.get("results") and out.cells.exists() and out.report.exists():
+            agreed(FITTED)
+        if done:
             logger.info("everything is done already")
             return out
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
-        from spatialgears.io import write_h5ad
-
-        write_h5ad(placed.to_adata(cells, copy=True), out.cells)
+        placed.write(cells, out.cells)
         write_summary(
             out.report,
             model,
@@ -108,6 +117,20 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     return out
 
 
+def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
+    """What processes other than the first do: their share of the work, and nothing else."""
+    from spatialgears.model import GEARS
+
+    slides, cells = inputs.read()
+    state = agreed(0)
+    if not state & FITTED:
+        _trained(slides, cells, out, inputs, config)
+        agreed(0)  # the first has saved what all place cells with
+    if not state & DONE:
+        GEARS.load(out.model).reconstruct(cells, normalised=inputs.normalised)
+    return out
+
+
 def _fit(
     slides: list[AnnData],
     cells: AnnData,
@@ -116,9 +139,23 @@ def _fit(
     config: Config,
     progress: Progress,
 ) -> GEARS:
+    model = _trained(slides, cells, out, inputs, config, progress)
+    store.remove(out.model)
+    model.save(out.model)
+    return model
+
+
+def _trained(
+    slides: list[AnnData],
+    cells: AnnData,
+    out: RunFolder,
+    inputs: RunInputs,
+    config: Config,
+    progress: Progress = silent,
+) -> GEARS:
     from spatialgears.model import GEARS
 
-    model = GEARS(config).fit(
+    return GEARS(config).fit(
         slides,
         cells,
         spatial_key=inputs.spatial_key,
@@ -127,9 +164,6 @@ def _fit(
         checkpoint=out.checkpoints,
         progress=progress,
     )
-    store.remove(out.model)
-    model.save(out.model)
-    return model
 
 
 def _refuse_strangers(out: RunFolder) -> None:

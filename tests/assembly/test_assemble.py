@@ -82,7 +82,12 @@ def test_auto_takes_one_pass_while_it_fits(tissue, true_places):
 
 @pytest.mark.parametrize(
     "config",
-    [PATCHES, LOCAL, change(PATCHES, core_cells=150), change(PATCHES, mode="auto", core_cells=150, memory_gb=3e-3)],
+    [
+        PATCHES,
+        LOCAL,
+        change(PATCHES, core_cells=150),
+        change(PATCHES, mode="auto", core_cells=150, memory_gb=3e-3),
+    ],
     ids=["mixed", "local", "core", "parts"],
 )
 def test_batches_change_no_bit_and_seeds_do(config, tissue, true_places):

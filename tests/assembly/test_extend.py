@@ -7,7 +7,6 @@ from spatialgears.assembly.extend import Parts, _draw, extend
 from spatialgears.config import AssemblyConfig
 
 
-
 def ways(core, **settings) -> Parts:
     return Parts.patches(AssemblyConfig(patch_size=64, **settings), len(core))
 

@@ -98,7 +98,11 @@ def assemble(
     needed = one_shot_memory(geometry, n_cells, features.shape[1])
     room = config.memory_gb * 1e9 / needed * n_cells  # cells that fit in one pass
     everyone = np.arange(n_cells)
-    if config.mode == "one-shot" or (config.mode == "auto" and n_cells <= room) or n_cells <= config.patch_size:
+    if (
+        config.mode == "one-shot"
+        or (config.mode == "auto" and n_cells <= room)
+        or n_cells <= config.patch_size
+    ):
         coords, diagnostics, notes = _one_pass(features, clock, everyone, seed=seed)
         if config.mode == "patches":
             notes.append("They fit in one patch, so there was nothing to stitch.")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _INPUT, _CONFIG = "Input", "Configuration"
 
+#: Bytes of an .h5ad file beyond which its counts stay on disk.
+LARGE_FILE = 5e8
+
 #: Bytes that the libraries take: of address space, and of data.
 LEAST_ROOM = {"-v": 2.0e9, "-d": 1.0e9}
 
@@ -143,6 +146,12 @@ def is_there(path: str | Path) -> bool:
         return False
 
 
+def is_large(path: str) -> bool:
+    """Whether a file is better left on disk and read in chunks."""
+    file = Path(path).expanduser()
+    return file.is_file() and file.stat().st_size > LARGE_FILE
+
+
 def require_room() -> None:
     """Refuse a limit on memory under which not even the libraries can be loaded, before they are."""
     try:
@@ -206,7 +215,8 @@ def read_inputs(
     ]
     cells = None
     if sc is not None:
-        cells = read(sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=backed)
+        large = backed or is_large(sc)
+        cells = read(sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=large)
     return Inputs(slides, cells, _short([*st, *([] if sc is None else [sc])]))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spatialgears.cli import options, output
+from spatialgears.cli import launch, options, output
 from spatialgears.cli.progress import ProgressView
 from spatialgears.errors import InputError
 
@@ -48,12 +48,17 @@ def run(
     preset: options.Preset = None,
     config: options.ConfigFile = None,
     assignments: options.Set = None,
+    devices: launch.Devices = None,
+    num_nodes: launch.NumNodes = None,
     as_json: options.Json = False,
 ) -> None:
     """Check, fit, reconstruct, self-check and report, in one folder; run again after a stop and it goes on."""
-    settings = options.load_config(preset, config, assignments)
+    settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
     options.require_room()
     options.check_paths([*st, sc])
+    if launch.launched(settings):
+        return
+    from spatialgears.processes import is_first
     from spatialgears.run import RunInputs
     from spatialgears.run import run as run_all
 
@@ -75,7 +80,8 @@ def run(
     inputs = RunInputs(st, sc, read, spatial_key, normalised, command, options=given)
     with ProgressView() as progress:
         folder = run_all(inputs, out, settings, progress=progress)
-    _tell(folder, as_json=as_json)
+    if is_first():
+        _tell(folder, as_json=as_json)
 
 
 def demo(
@@ -140,13 +146,17 @@ def fit(
     preset: options.Preset = None,
     config: options.ConfigFile = None,
     assignments: options.Set = None,
+    devices: launch.Devices = None,
+    num_nodes: launch.NumNodes = None,
 ) -> None:
     """Fit a model on slides and cells, and save it."""
-    settings = options.load_config(preset, config, assignments)
+    settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
     options.require_room()
     options.check_paths([*st, sc])
     if model.is_file() or (model.exists() and any(model.iterdir())):
         raise InputError(f"{model} exists and is not empty.", "Choose another folder with --model.")
+    if launch.launched(settings):
+        return
     inputs = options.read_inputs(
         st,
         sc,
@@ -158,6 +168,7 @@ def fit(
         transpose=transpose,
     )
     from spatialgears.model import GEARS
+    from spatialgears.processes import is_first
 
     assert inputs.cells is not None
     with ProgressView() as progress:
@@ -169,6 +180,8 @@ def fit(
             names=inputs.names,
             progress=progress,
         )
+    if not is_first():
+        return
     fitted.save(model)
     _tell_checks(fitted)
     typer.echo(f"The model is in {model}")
@@ -187,16 +200,29 @@ def reconstruct(
         typer.Option("--set", metavar="assembly.KEY=VALUE", help="Set a value of stage D; repeatable."),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print the seconds each step took.")] = False,
+    devices: launch.Devices = None,
+    num_nodes: launch.NumNodes = None,
 ) -> None:
     """Place cells with a fitted model."""
     options.require_room()
     options.check_paths([sc])
+    from spatialgears.config import Config
+
+    processes = launch.on_devices(Config.preset(), devices, num_nodes)
+    if launch.launched(processes):
+        return
+    if processes.devices * processes.num_nodes > 1:
+        from spatialgears.engine import make_fabric
+
+        make_fabric(processes)  # joins the other processes
     fitted, cells, placed = _placed(
         model, sc, layer, sc_genes, transpose=transpose, normalised=normalised, assignments=assignments
     )
-    from spatialgears.io import write_h5ad
+    from spatialgears.processes import is_first
 
-    write_h5ad(placed.to_adata(cells, copy=True), out)
+    if not is_first():
+        return
+    placed.write(cells, out)
     typer.echo(placed.status)
     if profile:
         output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})
@@ -260,7 +286,7 @@ def _placed(
             f"The model is fitted already; found --set {' --set '.join(assignments or [])}.",
             "Set values of stage D (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
         )
-    cells = read(sc, layer=layer, genes=genes, transpose=transpose)
+    cells = read(sc, layer=layer, genes=genes, transpose=transpose, backed=options.is_large(sc))
     with ProgressView() as progress:
         placed = model.reconstruct(
             cells, normalised=normalised or None, assembly=config.assembly, progress=progress

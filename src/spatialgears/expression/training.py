@@ -240,7 +240,7 @@ class _Loop:
                 values["probe"] = self.probe(self.objective.encoder)
                 history.setdefault("probe_step", []).append(step + 1)
                 history.setdefault("probe", []).append(values["probe"])
-                self._save(checkpoint, adam, step + 1, history)
+                self._save(checkpoint if fabric.is_global_zero else None, adam, step + 1, history)
             progress("encoder", step + 1, steps, values)
         self.objective.eval()
         return history

@@ -26,6 +26,7 @@ from spatialgears.engine import (
     silent,
     torch_rng,
 )
+from spatialgears.errors import ConfigError
 from spatialgears.geometry.heldout import Draw, HeldOutScore, hold_out_block
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.objective import Batch, Noise, Objective, Part, draw_noise
@@ -186,6 +187,11 @@ class _Loop:
         self.coords = torch.from_numpy(np.concatenate(self.slides)).float()
         g = self.config.geometry
         self.pairs = any((g.overlap_shape, g.overlap_scale, g.overlap_kl))
+        if g.batch_size < self.fabric.world_size:
+            raise ConfigError(
+                f"{self.fabric.world_size} processes cannot share the {g.batch_size} sets of a training step.",
+                "Use fewer devices, or a larger geometry.batch_size.",
+            )
 
     def new_model(self, n_features: int, *, name: str = "") -> GeometryModel:
         """An untrained model; one that misses spots, named by what it misses, has no refiner."""
@@ -250,23 +256,25 @@ class _Loop:
         count = len(folds.models)
         return _Minisets([self.sampler(keep & (folds.fold == i)) for i in range(count)], folds.models)
 
-    def batch(self, minisets: _Minisets, step: int, generator: torch.Generator) -> Batch:
-        """The sets of one step, on the device."""
+    def batch(
+        self, minisets: _Minisets, step: int, generator: torch.Generator, own: torch.Generator
+    ) -> Batch:
+        """The share of this process in the sets of one step, on the device; ``own`` decides the views of spots."""
         which = step % len(minisets.samplers)
         sampler, size, shared = minisets.samplers[which], self.config.geometry.batch_size, None
+        share = slice(self.fabric.global_rank, None, self.fabric.world_size)
         if self.pairs:
             twins = sampler.draw_pairs(size, generator)
             index, mask = (
-                torch.cat([getattr(twins.first, a), getattr(twins.second, a)]) for a in ("index", "mask")
+                torch.cat([getattr(twins.first, a)[share], getattr(twins.second, a)[share]])
+                for a in ("index", "mask")
             )
-            shared = twins.shared
+            shared = twins.shared[share]
         else:
             sets = sampler.draw(size, generator)
-            index, mask = sets.index, sets.mask
+            index, mask = sets.index[share], sets.mask[share]
         real = None if bool(mask.all()) else mask
-        batch: Batch = self.fabric.to_device(
-            Batch(self.draw(index, generator), self.coords[index], real, shared)
-        )
+        batch: Batch = self.fabric.to_device(Batch(self.draw(index, own), self.coords[index], real, shared))
         if minisets.models is None:
             return batch
         with torch.no_grad():
@@ -298,12 +306,17 @@ class _Loop:
         wrapped.train()
         for step in range(start, steps):
             torch.manual_seed(child_seed(self.seed, "dropout", name, step, fabric.global_rank))
-            generator = torch_rng(self.seed, "minisets", name, step, fabric.global_rank)
+            generator = torch_rng(self.seed, "minisets", name, step, 0)  # all processes draw the same sets
+            own = (
+                torch_rng(self.seed, "minisets", name, step, fabric.global_rank)
+                if fabric.global_rank
+                else generator
+            )
             rate = geometry.lr * one_cycle(step / steps, geometry.warmup)
             for group in adam.param_groups:
                 group["lr"] = rate
-            batch = self.batch(minisets, step, generator)
-            noise = None if part == "generator" else self._noise(batch, step / steps, generator)
+            batch = self.batch(minisets, step, generator, own)
+            noise = None if part == "generator" else self._noise(batch, step / steps, own)
             losses: dict[str, Tensor] = wrapped(batch, noise)
             check_finite(losses, step, f"geometry {name}")
             loss = torch.stack(list(losses.values())).sum()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -152,6 +153,27 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
                 f"{path} could not be written as an .h5ad file: {told.splitlines()[0] if told else type(error).__name__}",
                 "Remove or convert the part of the AnnData that is named here.",
             ) from error
+
+
+def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path) -> None:
+    """Write a copy of the file ``source`` with the ``obs``, ``obsm``, ``obsp`` and ``uns`` entries of ``added``.
+
+    Nothing of the file is read into memory but what is replaced; ``path`` is whole or not there.
+    """
+    import h5py
+    from anndata.io import write_elem
+
+    from spatialgears.engine import atomic_path
+
+    with atomic_path(path) as temporary:
+        shutil.copyfile(source, temporary)
+        with h5py.File(temporary, "r+") as file:
+            write_elem(file, "obs", added.obs)
+            for room in ("obsm", "obsp", "uns"):
+                if room not in file:
+                    write_elem(file, room, {})
+                for key, value in getattr(added, room).items():
+                    write_elem(file[room], key, value)
 
 
 def _in_memory(adata: AnnData) -> Iterator[Any]:
