@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from spatialgears.fitting import build_network, fit_model, place_unseen, reference_places, seen_by_network
+from spatialgears.examining import place_unseen, reference_places
+from spatialgears.fitting import build_network, fit_model, seen_by_network
 from spatialgears.geometry.training import Folds
 from spatialgears.model import GEARS
 from spatialgears.store import StoredModel
@@ -32,7 +33,7 @@ def turned(seed: int, shift: float = 0.0):
 @pytest.fixture
 def _no_dropout(monkeypatch):
     """The stand-ins for models below have none."""
-    monkeypatch.setattr("spatialgears.fitting.dropout_spread", lambda model, x, *, seed: torch.ones(len(x)))
+    monkeypatch.setattr("spatialgears.examining.dropout_spread", lambda model, x, *, seed: torch.ones(len(x)))
 
 
 @pytest.mark.usefixtures("_no_dropout")
@@ -125,10 +126,27 @@ def test_missing_genes_are_taken_as_average(small_model, small_tissue):
     fitted = small_model._fitted
     counts = small_tissue.cells[:, list(fitted.panel.genes)].X
     missing = np.arange(len(fitted.panel.genes)) == 4
-    found = fitted.features(counts, small_model.config, missing=missing)
-    whole = fitted.features(counts, small_model.config, missing=np.zeros_like(missing))
+    everyone = np.arange(small_tissue.cells.n_obs)
+    found = fitted.features(counts, small_model.config, missing=missing).as_measured()[everyone]
+    whole = fitted.features(counts, small_model.config, missing=np.zeros_like(missing)).as_measured()[
+        everyone
+    ]
     assert (found[:, 4] == 0).all() and not (whole[:, 4] == 0).all()
     np.testing.assert_array_equal(found[:, ~missing], whole[:, ~missing])
+
+
+def test_features_are_those_of_the_cells_asked_for(small_model, small_tissue):
+    fitted = small_model._fitted
+    counts = small_tissue.cells[:, list(fitted.panel.genes)].X
+    missing = np.zeros(len(fitted.panel.genes), dtype=bool)
+    features = fitted.features(counts, small_model.config, missing=missing)
+    everyone = features[np.arange(len(features))]
+    assert features.shape == tuple(everyone.shape) and len(features) == small_tissue.cells.n_obs
+    rows = np.array([7, 3, 7, 100])
+    torch.testing.assert_close(features[rows], everyone[rows])
+    assert fitted.pull is not None and not torch.allclose(
+        everyone, features.as_measured()[np.arange(len(features))]
+    )
 
 
 def test_empty_spots_and_cells_do_not_take_part(small_config, small_tissue):

@@ -25,6 +25,7 @@ LAYERS = [
     ["geometry", "datasets"],
     ["assembly"],
     ["reconstruction", "check", "store", "selfcheck"],
+    ["examining"],
     ["fitting"],
     ["placing"],
     ["model"],
@@ -36,6 +37,7 @@ LAYERS = [
     ["run"],
     ["bench"],
     ["cli"],
+    ["__main__"],
 ]
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 

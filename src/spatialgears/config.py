@@ -51,6 +51,10 @@ class ExpressionConfig(_Stage):
         description="what stage C sees of the expression: the part neighbouring spots share, or all of it; "
         "auto: that part on whole transcriptomes, all of a targeted panel",
     )
+    pull: Fraction = Field(
+        0.15,
+        description="targeted panels: how far a cell's profile is moved to the mean of the spots most like it",
+    )
     thinning: bool = Field(True, description="thin spot counts binomially to the depth of random cells")
     thin_min: Fraction = Field(
         0.3,
@@ -251,6 +255,9 @@ class AssemblyConfig(_Stage):
     samples: Annotated[int, Field(ge=0, le=1000)] = Field(
         4,
         description="layouts drawn beside the best guess; 0: none, and the refiner's result is the best guess",
+    )
+    sample_cells: Annotated[int, Field(ge=0)] = Field(
+        50_000, description="with more cells than this no samples are drawn: each costs many passes"
     )
     spacing: Fraction = Field(
         0.5, description="how far the best guess is moved to fill the slides' footprint evenly; 0: not at all"
@@ -534,6 +541,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "n_genes": 10_000_000,  # section 2: all G shared genes
             "gene_weights": "none",
             "signal": "none",
+            "pull": 0.0,
             "min_detection": 0.0,
             "target_sum": 1e4,  # silent
             "standardise": False,

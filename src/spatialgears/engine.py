@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -41,6 +42,24 @@ Progress = Callable[[str, int, int, Mapping[str, float]], None]
 
 def silent(stage: str, done: int, total: int, values: Mapping[str, float]) -> None:
     """The progress callback that shows nothing."""
+
+
+class Clock:
+    """Seconds by step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, step: str) -> Iterator[None]:
+        """Measure a block; what took time in another way is measured elsewhere."""
+        start, before = time.perf_counter(), self.apart()
+        yield
+        self.seconds[step] = time.perf_counter() - start - (self.apart() - before)
+
+    def apart(self) -> float:
+        """Seconds so far that belong to no step."""
+        return 0.0
 
 
 def child_seed(seed: int, *path: int | str) -> int:

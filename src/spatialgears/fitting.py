@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,26 @@ from torch import Tensor
 from spatialgears.assembly.confidence import Confidence
 from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
+from spatialgears.examining import examine
+from spatialgears.expression import pull
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel, build_panel
-from spatialgears.expression.reference import knn_places, reference_encoder
+from spatialgears.expression.pull import Pull
 from spatialgears.expression.signal import shared_by_neighbours
 from spatialgears.expression.training import EncoderFit, train_encoder
 from spatialgears.expression.views import SpotViews, cell_features
-from spatialgears.geometry.ensemble import Ensemble, dropout_spread
+from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
-from spatialgears.geometry.training import Folds, GeometryFit, train_geometry
-from spatialgears.selfcheck import SelfCheck, score
+from spatialgears.geometry.training import train_geometry
+from spatialgears.selfcheck import SelfCheck
 from spatialgears.store import StoredModel, flatten, part
 from spatialgears.supervision.slides import Frame, canonicalise
-from spatialgears.supervision.targets import procrustes
 from spatialgears.validate import ValidInputs
 
 logger = logging.getLogger(__name__)
 
-VIEWS = 4  # views of each held-out spot that the confidence is learnt from
 ANCHORS = 512  # spots per slide whose features are kept, to find the slide's frame among the cells
 FOOTPRINT = 5000  # spots per slide whose places are kept
 
@@ -70,6 +70,7 @@ class Fitted:
     raw: bool
     standardiser: Standardiser
     signal: Tensor | None
+    pull: Pull | None
     encoder: Encoder | None
     network: Ensemble
     slides: list[Slide]
@@ -83,7 +84,7 @@ class Fitted:
         self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
     ) -> CellFeatures:
         """What the network sees of cells with these counts (N, G); a missing gene is taken as average."""
-        return CellFeatures(self, counts, config, missing)
+        return CellFeatures(self, counts, config, missing, self.pull)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
@@ -104,6 +105,8 @@ class Fitted:
             }
         if self.signal is not None:
             tensors["panel.signal"] = self.signal
+        if self.pull is not None:
+            tensors |= {"pull.bank": self.pull.bank, "pull.axes": self.pull.axes}
         if self.encoder is not None:
             tensors |= flatten("encoder", self.encoder.state_dict())
         if self.confidence is not None:
@@ -148,6 +151,9 @@ class Fitted:
             raw=bool(meta["raw"]),
             standardiser=Standardiser(tensors["cells.mean"], tensors["cells.std"]),
             signal=signal,
+            pull=Pull(one["bank"], one["axes"], config.expression.pull)
+            if (one := part("pull", tensors))
+            else None,
             encoder=encoder,
             network=network.eval(),
             slides=slides,
@@ -167,6 +173,11 @@ class CellFeatures:
     counts: sparse.csr_matrix
     config: Config
     missing: NDArray[np.bool_]
+    pull: Pull | None
+
+    def as_measured(self) -> CellFeatures:
+        """The same, not moved towards any spot."""
+        return replace(self, pull=None)
 
     def __len__(self) -> int:
         return self.counts.shape[0]
@@ -189,6 +200,8 @@ class CellFeatures:
         )
         if self.missing.any():
             x[:, torch.from_numpy(self.missing)] = 0
+        if self.pull is not None:
+            x = self.pull(x)
         return seen_by_network(x, fitted.signal, fitted.encoder, self.config)
 
 
@@ -272,6 +285,7 @@ def fit_model(
         raw=raw,
         standardiser=standardiser,
         signal=signal,
+        pull=_pull(views, config, seed=seed) if signal is None else None,
         encoder=encoder,
         network=Ensemble(fit.members).eval(),
         slides=_keep_slides(draw, list(canonical), list(frames), seed=seed),
@@ -283,123 +297,13 @@ def fit_model(
     )
 
 
-@dataclass(frozen=True)
-class Unseen:
-    """Spots as placed by models that had not seen them, in the frames of their slides.
-
-    Attributes
-    ----------
-    spot
-        (m,) number of the spot among all; several views of each.
-    slide
-        (m,) its slide.
-    features
-        (m, f) the view that was placed.
-    places, truth
-        (m, 2) where it was put, and where it is.
-    view
-        (m,) number of the view.
-    spread
-        (m,) how far it moves under dropout.
-    """
-
-    spot: Tensor
-    slide: Tensor
-    features: Tensor
-    places: Tensor
-    truth: Tensor
-    view: Tensor
-    spread: Tensor
-
-    @property
-    def error(self) -> Tensor:
-        """(m,) how far off each was placed."""
-        return (self.places - self.truth).norm(dim=1)
-
-
-@torch.no_grad()
-def place_unseen(folds: Folds, draw: Draw, slides: list[NDArray[np.float64]], *, seed: int) -> Unseen:
-    """Place every spot with the model that has not seen it, among all spots of its slide.
-
-    The pose of a slide is found from the spots the model has seen; where it has seen none, that of each half of its
-    spots from the other half. No spot's place takes part in finding its own pose: d dimensions could be turned to fit.
-    """
-    starts = np.cumsum([0, *map(len, slides)])
-    parts: list[tuple[Tensor, ...]] = []
-    for number, model in enumerate(folds.models):
-        for s, coords in enumerate(slides):
-            unseen = torch.from_numpy(folds.fold[starts[s] : starts[s + 1]] == number)
-            if not unseen.any():
-                continue
-            half = torch.rand(len(coords), generator=torch_rng(seed, "halves", number, s)).argsort() % 2 == 0
-            by_seen = (~unseen).sum() > unseen.sum()
-            index = torch.arange(starts[s], starts[s + 1])
-            truth = torch.from_numpy(coords).float()
-            for view in range(VIEWS):
-                x = draw(index[None], torch_rng(seed, "unseen", number, s, view))
-                geometry = model(x)[0].float()
-                places = torch.empty_like(truth)
-                for wanted, posed in ((unseen, ~unseen),) if by_seen else ((half, ~half), (~half, half)):
-                    shift, origin = geometry[posed].mean(0), truth[posed].mean(0)
-                    turn = procrustes(truth[posed] - origin, geometry[posed] - shift)  # (2, d)
-                    places[wanted] = (geometry[wanted] - shift) @ turn.T + origin
-                spread = dropout_spread(model, x[0], seed=child_seed(seed, "spread", number, s, view))
-                rows = (index[unseen], torch.full((int(unseen.sum()),), s), x[0, unseen], places[unseen])
-                parts.append((*rows, truth[unseen], torch.full((int(unseen.sum()),), view), spread[unseen]))
-    return Unseen(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def examine(
-    fit: GeometryFit, draw: Draw, views: SpotViews, slides: list[NDArray[np.float64]], *, seed: int
-) -> tuple[list[SelfCheck], Confidence | None]:
-    """Self-checks on held-out spots and slides beside the simple reference, and the confidence learnt from them."""
-    checks: list[SelfCheck] = []
-    found: list[Unseen] = []
-    for folds, what in ((fit.folds, "Held-out spots"), (fit.slide_folds, "Held-out slide")):
-        if folds is None:
-            continue
-        unseen = place_unseen(folds, draw, slides, seed=seed)
-        found.append(unseen)
-        simple = reference_places(folds, views, slides, seed=seed)
-        for s in range(len(slides)):
-            one = (unseen.slide == s) & (unseen.view == 0)
-            if one.sum() >= 10:
-                title = (
-                    what if len(slides) == 1 else f"{what} {'of slide ' if folds is fit.folds else ''}{s + 1}"
-                )
-                places, truth, spot = unseen.places[one], unseen.truth[one], unseen.spot[one]
-                checks.append(score(title, places.numpy(), truth.numpy(), reference=simple[spot.numpy()]))
-    if not found:
-        return checks, None
-    last = found[
-        -1
-    ]  # cells are never of the slides: where whole slides were missed, these tell how far off they are
-    return checks, Confidence.fit(last.features, last.error, last.spread, spot=last.spot)
-
-
-def reference_places(
-    folds: Folds, views: SpotViews, slides: list[NDArray[np.float64]], *, seed: int
-) -> NDArray[np.float64]:
-    """Where the simple reference puts the spots of every fold, from the spots outside it; (n_spots, 2), else NaN.
-
-    The seen spots of a slide place its unseen ones; a slide of which none was seen is placed by the others.
-    """
-    coords = np.concatenate(slides)
-    slide = np.repeat(np.arange(len(slides)), [len(one) for one in slides])
-    places = np.full(coords.shape, np.nan)
-    for number in range(len(folds.models)):
-        seen = folds.fold != number
-        features = views.draw(torch.arange(len(coords)), torch_rng(seed, "reference", number))
-        encoder = reference_encoder(features[torch.from_numpy(seen)], seed=child_seed(seed, "reference"))
-        z = encoder.embed(features)
-        for s in np.unique(slide[~seen]):
-            query = np.flatnonzero(~seen & (slide == s))
-            sources = [s] if (seen & (slide == s)).any() else np.unique(slide[seen])
-            known = [np.flatnonzero(seen & (slide == source)) for source in sources]
-            places[query] = knn_places(
-                [z[rows] for rows in known], [coords[rows] for rows in known], z[query]
-            )
-    return places
+def _pull(views: SpotViews, config: Config, *, seed: int) -> Pull | None:
+    """What moves cells towards spots, where the network sees the expression itself."""
+    if not config.expression.pull or config.geometry.inputs != "expression":
+        return None
+    spots = torch.randperm(views.n_spots, generator=torch_rng(seed, "pull"))[: pull.MOST].sort().values
+    drawn = [views.draw(spots, torch_rng(seed, "pull", view)) for view in range(pull.VIEWS)]
+    return Pull.fit(torch.stack(drawn), config.expression.pull)
 
 
 def _keep_slides(

@@ -18,9 +18,9 @@ from spatialgears.assembly.assemble import Assembly, assemble, one_shot_memory
 from spatialgears.assembly.canonical import canonical, lay_on
 from spatialgears.assembly.spacing import fill_footprint, footprint
 from spatialgears.config import AssemblyConfig, Config
-from spatialgears.engine import Progress, child_seed, numpy_rng, silent
-from spatialgears.fitting import Fitted
-from spatialgears.geometry.ensemble import Ensemble
+from spatialgears.engine import Clock, Progress, child_seed, numpy_rng, silent
+from spatialgears.fitting import CellFeatures, Fitted
+from spatialgears.geometry.ensemble import Ensemble, Mapper
 from spatialgears.processes import rank_and_size
 from spatialgears.types import Features
 
@@ -72,10 +72,9 @@ def place(
     settings, seed = config.assembly, child_seed(config.seed, "place")
     features = fitted.features(counts, config, missing=missing)
     network = Network(fitted.network, settings, steps=0 if settings.samples else settings.steps)
-    refined = (
-        settings.steps and config.geometry.refiner != "none"
-    )  # without a refiner there is nothing to draw from
-    samples = np.zeros((settings.samples if refined else 0, len(features), 2), dtype=np.float32)
+    refined = settings.steps and config.geometry.refiner != "none"  # otherwise there is nothing to draw from
+    count = settings.samples if refined and len(features) <= settings.sample_cells else 0
+    samples = np.zeros((count, len(features), 2), dtype=np.float32)
     refining = Network(fitted.network, settings, settings.steps)
     pool = ThreadPoolExecutor(
         _workers(workers, network, features, settings), initializer=torch.set_flush_denormal, initargs=(True,)
@@ -98,6 +97,7 @@ def place(
                 best=best,
                 drawn=drawn,
                 samples=samples,
+                each=pool.map,
                 progress=progress,
             )
         except BaseException:
@@ -114,36 +114,40 @@ def _workers(workers: int, network: Network, features: Features, settings: Assem
         one *= min(1.0, settings.patch_batch * settings.patch_size / len(features))
     elif settings.mode == "auto" and one > room:
         one *= settings.core_cells / len(features)
-    return max(1, min(workers, 1 + settings.samples, int(room / one)))
+    return max(1, min(workers, int(room / one)))
 
 
 def _laid(
     fitted: Fitted,
     counts: sparse.csr_matrix,
     config: Config,
-    features: Features,
+    features: CellFeatures,
     *,
     seed: int,
     best: Future[Assembly],
     drawn: list[Future[Assembly]],
     samples: NDArray[np.float32],
+    each: Mapper,
     progress: Progress,
 ) -> dict[str, Any]:
     """Everything that follows from the layouts, as they come."""
     settings, found = config.assembly, best.result()
-    coords = found.coords.astype(np.float64)
-    radius50, radius90, outside = _confidence(fitted, features, seed=seed)
-    outside |= np.asarray(abs(counts).sum(1)).ravel() == 0
-    diagnostics = dict(found.diagnostics) | {"mode": found.mode, "profile": found.profile}
-    tissue = slides_among_cells(fitted, features, coords, seed=seed)
-    if settings.spacing and len(coords) >= settings.spacing_cells:
-        even = footprint(tissue, min(len(coords), 50_000), seed=seed)
-        limit = None if fitted.confidence is None else radius50
-        coords = fill_footprint(coords, even, strength=settings.spacing, limit=limit, seed=seed)
-    diagnostics["unfilled"] = unfilled(coords, tissue)
-    for s, one in enumerate(drawn):
-        samples[s] = _onto(one.result().coords.astype(np.float64), coords)
-        progress("samples", s + 1, len(samples), {})
+    coords, clock = found.coords.astype(np.float64), Clock()
+    with clock("radii and samples"):
+        radius50, radius90, outside = _confidence(fitted, features, seed=seed, each=each)
+        outside |= np.asarray(abs(counts).sum(1)).ravel() == 0
+    with clock("spacing"):
+        tissue = slides_among_cells(fitted, features, coords, seed=seed)
+        if settings.spacing and len(coords) >= settings.spacing_cells:
+            even = footprint(tissue, min(len(coords), 50_000), seed=seed)
+            limit = None if fitted.confidence is None else radius50
+            coords = fill_footprint(coords, even, strength=settings.spacing, limit=limit, seed=seed)
+    with clock("samples"):
+        for s, one in enumerate(drawn):
+            samples[s] = _onto(one.result().coords.astype(np.float64), coords)
+            progress("samples", s + 1, len(samples), {})
+    diagnostics = {**found.diagnostics, "mode": found.mode, "unfilled": unfilled(coords, tissue)}
+    diagnostics["profile"] = {**found.profile, **clock.seconds}
     placed = canonical(coords)
     turn = lay_on(coords - coords.mean(0), placed.coords)
     return {
@@ -159,16 +163,19 @@ def _laid(
 
 
 def _confidence(
-    fitted: Fitted, features: Features, *, seed: int
+    fitted: Fitted, features: CellFeatures, *, seed: int, each: Mapper
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
     """50% radius, 90% radius and whether no slide supports the cell, (N,) each."""
     if fitted.confidence is None:
         unknown = np.full(len(features), np.nan, dtype=np.float32)
         return unknown, unknown.copy(), np.zeros(len(features), dtype=bool)
-    spread = fitted.network.spread(features, seed=seed)
-    radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
+    spread = fitted.network.spread(features, seed=seed, each=each)
+    some = numpy_rng(seed, "ambiguity").permutation(len(features))[:FRAME_CELLS]
+    differ = fitted.network.ambiguity(torch.as_tensor(features[np.sort(some)]))
+    radius50, radius90 = (fitted.confidence.radii(spread, level, ambiguity=differ) for level in (0.5, 0.9))
     parts = np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
-    outside = np.concatenate([fitted.confidence.outside(features[part]) for part in parts])
+    measured = features.as_measured()
+    outside = np.concatenate([fitted.confidence.outside(measured[part]) for part in parts])
     return radius50, radius90, outside
 
 

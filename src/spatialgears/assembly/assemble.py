@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +20,7 @@ from spatialgears.assembly.patches import sample_patches
 from spatialgears.assembly.solve import huber_solve, landmark_isomap
 from spatialgears.assembly.stitch import stitch
 from spatialgears.config import AssemblyConfig
-from spatialgears.engine import Progress, child_seed, silent
+from spatialgears.engine import Clock, Progress, child_seed, silent
 from spatialgears.errors import InputError
 from spatialgears.types import Features
 
@@ -271,11 +269,12 @@ def _leading(features: Features) -> NDArray[np.float32]:
     return np.concatenate([(rows(block) - mean) @ axes for block in blocks])
 
 
-class _Clock:
+class _Clock(Clock):
     """Seconds by step, the network's own apart."""
 
     def __init__(self, geometry: Geometry) -> None:
-        self.geometry, self.seconds, self.inside = geometry, dict[str, float](), 0.0
+        super().__init__()
+        self.geometry, self.inside = geometry, 0.0
 
     def network(self, features: Tensor, mask: Tensor, seeds: Tensor) -> Tensor:
         start = time.perf_counter()
@@ -283,11 +282,9 @@ class _Clock:
         self.inside += time.perf_counter() - start
         return points
 
-    @contextmanager
-    def __call__(self, step: str) -> Iterator[None]:
-        start, inside = time.perf_counter(), self.inside
-        yield
-        self.seconds[step] = time.perf_counter() - start - (self.inside - inside)
+    def apart(self) -> float:
+        """Seconds inside the network."""
+        return self.inside
 
     def profile(self) -> dict[str, float]:
         return {"network": self.inside, **self.seconds}

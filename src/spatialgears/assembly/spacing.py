@@ -61,12 +61,12 @@ def fill_footprint(
     """
     rng = numpy_rng(seed, "directions")
     moved = np.array(coords, dtype=np.float64)
-    levels = np.linspace(0, 1, len(moved) + 2)[1:-1]
+    levels, known = np.linspace(0, 1, len(moved) + 2)[1:-1], np.linspace(0, 1, len(target))
     for angle in rng.uniform(0, np.pi, ROUNDS):
         axes = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])  # (2, 2) columns
         along, wanted = moved @ axes, np.sort(target @ axes, axis=0)
         if len(target) != len(moved):
-            wanted = np.quantile(wanted, levels, axis=0)
+            wanted = np.column_stack([np.interp(levels, known, axis) for axis in wanted.T])  # quantiles
         shift = np.empty_like(along)
         np.put_along_axis(shift, np.argsort(along, axis=0), wanted, axis=0)
         moved += 0.5 * (shift - along) @ axes.T

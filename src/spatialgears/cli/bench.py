@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from spatialgears.bench.protocols import Task
 
 _DATA, _PEERS, _LIMITS = "Your own data", "Peers", "Limits of each run"
-#: Experiments on one fitted model, in modules of their own.
 #: Experiments with tables of their own, and what they show.
 _APART = {
     "patch-size": "one fitted model, patches of 384 to 4,096 cells (the paper's figure 5)",
     "stitching": "one fitted model, patches weighted by reliability or alike (its Table 3)",
     "embedding": "nearest neighbours in stage A's embedding, and mixing (its figure 6); -m ablations: by term",
     "refiner": "the generator, and diffusion over it: start noise, steps, samples averaged (its Table 2)",
+    "scaling": "time, memory and accuracy from 10,000 to a million cells; neighbour searches; two processes",
     "registration": "cells laid on the slide: how far from the truth, in spot pitches",
 }
 
@@ -77,6 +77,12 @@ def bench(
             help="Its labels from top to bottom: L1,L2,...",
         ),
     ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--sizes", metavar="N,N,...", help="Numbers of cells, for scaling.", rich_help_panel=_LIMITS
+        ),
+    ] = None,
     time_limit: Annotated[
         float, typer.Option(metavar="MINUTES", rich_help_panel=_LIMITS, help="Longest time of a run.")
     ] = 60.0,
@@ -106,6 +112,10 @@ def bench(
 
     if listing:
         _list()
+        return
+    if experiment == "scaling":
+        each = (time_limit * 60, memory_limit, threads)
+        _scaling(sizes, method or ["default"], out=out, cache=peer_cache, limits=each)
         return
     if experiment in _APART:
         preset = (method or ["default"])[0]
@@ -224,6 +234,50 @@ def _apart(
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{experiment}.md").write_text(text)
     figure.savefig(out / f"{experiment}.png", dpi=150)
+    typer.echo(text)
+
+
+def _scaling(
+    sizes: str | None,
+    methods: Sequence[str],
+    *,
+    out: Path,
+    cache: Path | None,
+    limits: tuple[float, float, int],
+) -> None:
+    """Larger and larger numbers of cells, the same for the peers among the methods."""
+    from spatialgears.bench import scaling
+    from spatialgears.bench.assembly import as_table
+    from spatialgears.bench.harness import Limits
+    from spatialgears.bench.peers import PeerOptions, default_cache
+    from spatialgears.bench.store import Store
+    from spatialgears.config import Config
+
+    try:
+        wanted = [int(size) for size in sizes.split(",")] if sizes else list(scaling.SIZES)
+    except ValueError:
+        raise InputError(
+            f"--sizes expects numbers of cells, found {sizes!r}.", "For example --sizes 10000,100000."
+        ) from None
+    preset, *peers = methods
+    out.mkdir(parents=True, exist_ok=True)
+    ours = list(scaling.rows(Config.preset(preset), wanted, folder=out, threads=limits[2]))
+    beside = scaling.peers(
+        peers,
+        wanted,
+        setup=PeerOptions(cache or default_cache(), {}, ()),
+        store=Store(out),
+        limits=Limits(*limits),
+    )
+    parts = {f"placing cells, {preset} preset": ours}
+    if len(ours) > 1:
+        parts["log-log slope against cells (1: linear)"] = [scaling.slopes(ours)]
+    parts |= {"peers": beside} if beside else {}
+    parts["neighbour searches, 15 of 32-dimensional points"] = list(scaling.neighbours())
+    parts["processes"] = [scaling.processes(out, min(scaling.PROCESSES_AT, max(wanted)))]
+    text = "\n".join(f"### {title}\n\n{as_table(found)}\n" for title, found in parts.items())
+    (out / "scaling.md").write_text(text)
+    scaling.draw(ours, beside).savefig(out / "scaling.png", dpi=150)
     typer.echo(text)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from spatialgears.geometry.model import GeometryModel
 from spatialgears.processes import share_of, summed
 from spatialgears.supervision.targets import centre, procrustes
 from spatialgears.types import Features
+
+#: ``map``, or that of a pool of threads.
+Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 DRAWS = 8  # passes with dropout that the spread of one model is measured over
 ENSEMBLE_DRAWS = 12  # over all members: as precise as one model's, since each member has a mean of its own
@@ -69,23 +73,31 @@ class Ensemble(nn.Module):
         """The mean proposal (B, n, d) of features x (B, n, f)."""
         return centre(self.bases(x, mask).mean(0), mask)
 
-    def spread(self, x: Features, *, seed: int) -> Tensor:
+    @torch.no_grad()
+    def ambiguity(self, x: Tensor) -> float:
+        """How much the members differ on points (n, f): their mean square distance to the mean geometry."""
+        return float(self.bases(x[None]).var(0, correction=0).sum(-1).mean())
+
+    def spread(self, x: Features, *, seed: int, each: Mapper = map) -> Tensor:
         """(n,) RMS over the members of how far points (n, f) move under dropout.
 
-        Sets too large for one pass are parted at random, so that every part shows the whole; with several processes
-        each takes some parts.
+        Sets too large for one pass are parted at random, so that every part shows the whole. ``each`` maps the work of
+        a member on a part, and may do so in threads; with several processes each takes some parts.
         """
         order = torch.randperm(len(x), generator=torch_rng(seed, "spread"))
         draws = -(-ENSEMBLE_DRAWS // len(self.members))
-        spread = torch.zeros(len(x))
-        for part in share_of(order.chunk(-(-len(x) // SPREAD_CELLS))):
-            seen = torch.as_tensor(x[part])
-            each = [
-                dropout_spread(m, seen, seed=child_seed(seed, "dropout", i), draws=draws)
-                for i, m in enumerate(self.members)
-            ]
-            spread[part] = torch.stack(each).square().mean(0).sqrt()
-        return torch.from_numpy(summed(spread.numpy()))
+        parts = share_of(order.chunk(-(-len(x) // SPREAD_CELLS)))
+        jobs = [(part, i) for part in parts for i in range(len(self.members))]
+
+        def square(job: tuple[Tensor, int]) -> Tensor:
+            part, i = job
+            member_seed, seen = child_seed(seed, "dropout", i), torch.as_tensor(x[part])
+            return dropout_spread(self.members[i], seen, seed=member_seed, draws=draws).square()
+
+        total = torch.zeros(len(x))
+        for (part, _), found in zip(jobs, each(square, jobs), strict=True):
+            total[part] += found
+        return torch.from_numpy(summed(total.numpy())).div(len(self.members)).sqrt()
 
     @torch.no_grad()
     def sample(
