@@ -67,10 +67,7 @@ def test_at_most_three_positional_arguments(name):
 def test_documented_and_annotated(name):
     function = FUNCTIONS[name]
     text = inspect.getdoc(function) or ""
-    sections = ["Parameters"] if parameters(function) else []
-    sections += (
-        [] if name.startswith("pl.") else ["Returns", "Examples"]
-    )  # each figure returns Axes: see its room
+    sections = [*(["Parameters"] if parameters(function) else []), "Returns", "Examples"]
     assert [one for one in sections if f"{one}\n{'-' * len(one)}" not in text] == []
     block = re.search(r"Parameters\n-+\n(.*?)(?=\n\w+\n-+\n|\Z)", text, re.S)
     named = set(re.findall(r"^\**(\w[\w, *]*)$", block.group(1), re.M)) if block else set()
@@ -82,7 +79,7 @@ def test_documented_and_annotated(name):
     assert inspect.signature(function).return_annotation is not inspect.Signature.empty
 
 
-@pytest.mark.parametrize("name", sorted({*CLASSES} - {"tl.MarkerEnrichment"}))
+@pytest.mark.parametrize("name", sorted(CLASSES))
 def test_classes_have_an_example(name):
     assert "Examples\n--------" in (inspect.getdoc(CLASSES[name]) or "")
 
@@ -101,12 +98,16 @@ def test_slots_that_are_written_are_documented(name):
 
 @pytest.mark.parametrize(
     "module",
-    sorted({FUNCTIONS[n].__module__ for n in FUNCTIONS if not n.startswith(("tl.", "pl."))}),
+    sorted({v.__module__ for n, v in {**FUNCTIONS, **CLASSES}.items() if n in CLASSES or n[:3] != "tl."}),
 )
 @pytest.mark.filterwarnings("ignore")
 def test_examples_give_what_they_say(module):
-    """Those of ``tl`` and ``pl`` are run by their own tests."""
-    assert doctest.testmod(importlib.import_module(module)).failed == 0
+    """Those of functions of ``tl`` are run by their own tests."""
+    import matplotlib.pyplot as plt
+
+    failed = doctest.testmod(importlib.import_module(module)).failed
+    plt.close("all")
+    assert failed == 0
 
 
 def frozen(adata: AnnData) -> tuple[object, ...]:

@@ -47,6 +47,17 @@ class MarkerEnrichment:
         Distance of neighbouring spots, and the distance within which a spot is near, in units of the slide.
     min_cells
         How many cells of the type a spot that is near has within that distance.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells, slide = tissue.cells, tissue.slides[0]
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> sg.tl.register(cells, slide)
+    >>> found = sg.tl.marker_enrichment(cells, slide, "medullary", labels="cell_type")
+    >>> len(found.table), len(found.near) == slide.n_obs, found.radius / found.pitch
+    (60, True, 1.5)
     """
 
     table: pd.DataFrame

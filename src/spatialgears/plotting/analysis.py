@@ -34,6 +34,22 @@ def spatial_domains(
         Its ``key_added``.
     title, ax
         As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        A map as :func:`reconstruction` draws it, with the domains in the legend.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells = tissue.cells
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> sg.tl.spatial_domains(cells, labels="cell_type")
+    >>> ax = sg.pl.spatial_domains(cells)
+    >>> ax.get_legend().get_title().get_text()
+    'domain'
     """
     table = slot(adata, key, "sg.tl.spatial_domains(adata)")["table"]
     noise = table["noise"].to_numpy(bool) if "noise" in table else np.zeros(len(table), bool)
@@ -72,6 +88,22 @@ def registration(
         Keys of the places.
     title, ax
         As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        A map in units of the slide, the spots in light grey under the cells.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells, slide = tissue.cells, tissue.slides[0]
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> sg.tl.register(cells, slide)
+    >>> ax = sg.pl.registration(cells, slide, color="cell_type")
+    >>> ax.get_xlabel()
+    'x (units of the slide)'
     """
     cells, spots = coordinates(adata, basis), coordinates(slide, spatial_key)
     values, label = color_values(adata, color)
@@ -98,6 +130,23 @@ def marker_map(found: MarkerEnrichment, *, title: str | None = None, ax: Axes | 
         What ``sg.tl.marker_enrichment`` returned.
     title, ax
         As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        A map in units of the slide: spots near the cells in colour, the others grey, both counted in the legend.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells, slide = tissue.cells, tissue.slides[0]
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> sg.tl.register(cells, slide)
+    >>> found = sg.tl.marker_enrichment(cells, slide, "medullary", labels="cell_type", genes=["Gene01", "Gene02"])
+    >>> ax = sg.pl.marker_map(found)
+    >>> ax.get_legend().get_title().get_text()
+    'spots'
     """
     near = found.near.to_numpy()
     ax = _map_axes_or_new(ax, found.coords, key=True)
@@ -128,6 +177,23 @@ def marker_enrichment(
         Genes to draw; default: the eight of largest effect.
     title, ax
         As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        Two boxes per gene, under its adjusted P and log2 fold change.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells, slide = tissue.cells, tissue.slides[0]
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> sg.tl.register(cells, slide)
+    >>> found = sg.tl.marker_enrichment(cells, slide, "medullary", labels="cell_type", genes=["Gene01", "Gene02"])
+    >>> ax = sg.pl.marker_enrichment(found, genes=["Gene02", "Gene01"])
+    >>> [text.get_text() for text in ax.get_xticklabels()]
+    ['Gene02', 'Gene01']
     """
     if found.values is None:
         raise InputError(
@@ -182,6 +248,23 @@ def spatial_expression(
         Its name.
     title, ax
         As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        A map as :func:`reconstruction` draws it, in colours of the smoothed values.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells = tissue.cells
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> cells.obs["gears_radius50"] = 0.1
+    >>> sg.tl.spatial_expression(cells, "Gene01")
+    >>> ax = sg.pl.spatial_expression(cells, "Gene01", title="Gene01")
+    >>> ax.get_title()
+    'Gene01'
     """
     smoothed = adata.obsm.get("gears_expression")
     if smoothed is None or gene not in smoothed:

@@ -57,6 +57,17 @@ def reconstruction(
     -------
     Axes
         With equal aspect and both axes in units of the RMS radius of the slide.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells = tissue.cells
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> ax = sg.pl.reconstruction(cells, color="cell_type")
+    >>> ax.get_xlabel()
+    'x (RMS radius of the slide)'
+    >>> ax.figure.savefig("map.png")  # doctest: +SKIP
     """
     coords = coordinates(data, basis)
     values, label = color_values(data, color, layer=layer)
@@ -97,6 +108,16 @@ def truth_vs_prediction(
     -------
     Axes
         Both layouts on one pair of axes, with a bar for scale.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells = tissue.cells
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> ax = sg.pl.truth_vs_prediction(cells, tissue.truth, color="cell_type")
+    >>> [text.get_text() for text in ax.texts[:2]]
+    ['truth', 'prediction']
     """
     predicted, true = pair(coords, truth)
     true = metrics.canonical(true)
@@ -142,6 +163,17 @@ def embedding_before_after(
     -------
     Axes
         Both panels on one pair of axes, each scaled to unit spread.
+
+    Examples
+    --------
+    >>> import numpy as np, spatialgears as sg
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.repeat(["spots", "cells"], 100)
+    >>> after = rng.normal(size=(200, 5))
+    >>> before = after + 9 * (labels == "spots")[:, None]
+    >>> ax = sg.pl.embedding_before_after(before, after, labels)
+    >>> ax.get_legend().get_title().get_text()
+    'domain'
     """
     left, right = _two_columns(before), _two_columns(after)
     values = pd.Series(np.asarray(labels).astype(str))

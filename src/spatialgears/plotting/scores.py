@@ -27,6 +27,22 @@ def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None
         Cells on which ``sg.tl.spatial_expression`` was run with a slide.
     title, ax
         As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        One point per gene, those highest on the slide named; the Spearman correlation stands in the corner.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells = tissue.cells
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> sg.tl.spatial_expression(cells, slide=tissue.slides[0])
+    >>> ax = sg.pl.moran_agreement(cells)
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ("Moran's I on the slide", "Moran's I in the reconstruction")
     """
     found = slot(adata, "gears_moran", "sg.tl.spatial_expression(adata, slide=slide)")
     if "slide" not in found["table"]:
@@ -65,6 +81,22 @@ def neighbors_by_type(adata: AnnData, *, title: str | None = None, ax: Axes | No
         Cells on which ``sg.tl.neighbors_by_type`` was run.
     title, ax
         As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        One row per type, one column per type of its neighbours.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100)
+    >>> cells = tissue.cells
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> sg.tl.neighbors_by_type(cells, "cell_type", radius=None, n_permutations=100)
+    >>> ax = sg.pl.neighbors_by_type(cells)
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('type of the neighbours', 'type of the cell')
     """
     found = slot(adata, "gears_neighbors", "sg.tl.neighbors_by_type(adata, labels)")
     ratio = found["log2_ratio"]
@@ -103,6 +135,21 @@ def mixing(table: pd.DataFrame, *, title: str | None = None, ax: Axes | None = N
         What ``sg.tl.mixing`` returned.
     title, ax
         As in :func:`reconstruction`.
+
+    Returns
+    -------
+    Axes
+        One line per column of ``obs`` and score, on it one dot per embedding.
+
+    Examples
+    --------
+    >>> import anndata as ad, numpy as np, spatialgears as sg
+    >>> adata = ad.AnnData(obs={"cohort": ["a", "b"] * 100})
+    >>> adata.obsm["after"] = np.random.default_rng(0).normal(size=(200, 5))
+    >>> adata.obsm["before"] = adata.obsm["after"] + 9 * (adata.obs["cohort"] == "a").to_numpy()[:, None]
+    >>> ax = sg.pl.mixing(sg.tl.mixing(adata, "cohort", basis=["before", "after"]))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['before', 'after']
     """
     scores = {
         "neighbour_entropy_balanced": "neighbour entropy (1: mixed)",

@@ -46,6 +46,14 @@ def training_curves(
     -------
     Axes
         Logarithmic where all values are positive; long curves averaged over blocks of steps.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> history = {"step": [10, 20, 30], "loss": [4.0, 2.0, 1.0], "lr": [1e-3, 1e-3, 1e-4]}
+    >>> ax = sg.pl.training_curves(history)  # or model.history_
+    >>> ax.get_yscale(), len(ax.get_lines())
+    ('log', 1)
     """
     parts = phases(history, keys)
     found = {curve.name for curves in parts.values() for curve in curves}
