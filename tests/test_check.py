@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from spatialgears.check import Cost, check_inputs, predict_cost
+from spatialgears.check import check_inputs
 from spatialgears.config import Config
+from spatialgears.cost import Cost, predict_cost
 from spatialgears.errors import InputError
 
 GENES = [f"G{i}" for i in range(40)]
@@ -122,3 +123,13 @@ def test_cost_grows_with_everything_and_is_linear_in_cells():
     )
     quick, paper = (predict_cost(600, 10_000, 300, Config.preset(name)) for name in ("quick", "paper"))
     assert quick.seconds < base.seconds < paper.seconds
+
+
+def test_the_cost_knows_the_numbers_of_the_modules_it_does_not_import():
+    from spatialgears import cost
+    from spatialgears.expression import views
+    from spatialgears.geometry import ensemble, training
+
+    assert cost.ENSEMBLE_DRAWS == ensemble.ENSEMBLE_DRAWS
+    assert cost.MOST_SLIDES_CHECKED == training.MOST_SLIDES_CHECKED
+    assert (cost.MAX_VIEWS, cost.BANK_BYTES) == (views.MAX_VIEWS, views.BANK_BYTES)

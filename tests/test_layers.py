@@ -24,6 +24,7 @@ LAYERS = [
     ["supervision", "io"],
     ["geometry", "datasets"],
     ["assembly"],
+    ["cost"],
     ["reconstruction", "check", "store", "selfcheck"],
     ["examining"],
     ["fitting"],

@@ -24,7 +24,7 @@ from spatialgears.expression.panel import Panel, build_panel
 from spatialgears.expression.pull import Pull
 from spatialgears.expression.signal import shared_by_neighbours
 from spatialgears.expression.training import EncoderFit, train_encoder
-from spatialgears.expression.views import SpotViews, cell_features
+from spatialgears.expression.views import SpotViews, cell_features, cell_standardiser
 from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
@@ -261,7 +261,7 @@ def fit_model(
     encoder = embedded.encoder if embedded else None
     depths = np.asarray(cells.sum(1)).ravel()
     views = SpotViews(spots, depths, panel, config=settings, seed=child_seed(seed, "views"), raw=raw)
-    _, standardiser = cell_features(cells, panel, settings, raw=raw)
+    standardiser = cell_standardiser(cells, panel, settings, raw=raw)
     signal = shared_by_neighbours(views, canonical, settings, seed=seed, shared_genes=len(inputs.genes))
 
     def draw(index: Tensor, generator: torch.Generator) -> Tensor:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from spatialgears import store
-from spatialgears.check import cost_of, predict_cost, require_memory
+from spatialgears.check import cost_of
 from spatialgears.config import AssemblyConfig, Config
+from spatialgears.cost import predict_cost, require_memory
 from spatialgears.engine import Progress, numpy_rng, silent, threads
 from spatialgears.errors import GearsError, RunError
 from spatialgears.expression.panel import Panel

@@ -140,9 +140,10 @@ class Reconstruction:
         Returns
         -------
         AnnData
-            With ``obsm["X_gears"]``; ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``,
-            ``obs["gears_outside"]``; ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph
-            for scanpy (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``.
+            With ``obsm["X_gears"]``, and each sample as ``obsm["X_gears_sample1"]`` and so on;
+            ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``, ``obs["gears_outside"]``;
+            ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph for scanpy
+            (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``.
 
         Examples
         --------
@@ -161,6 +162,8 @@ class Reconstruction:
                 warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
                 adata = adata.to_memory() if adata.isbacked else adata.copy()
         adata.obsm["X_gears"] = self.coords
+        for number, sample in enumerate(self.samples, start=1):
+            adata.obsm[f"X_gears_sample{number}"] = sample
         adata.obs["gears_uncertainty"] = self.radius90
         adata.obs["gears_radius50"] = self.radius50
         adata.obs["gears_outside"] = self.outside

@@ -25,8 +25,8 @@ from spatialgears.bench.harness import Limits, run
 from spatialgears.bench.methods import choose
 from spatialgears.bench.peers import PeerOptions
 from spatialgears.bench.store import Store
-from spatialgears.check import predict_cost
 from spatialgears.config import Config
+from spatialgears.cost import predict_cost
 from spatialgears.datasets import simulate_tissue
 from spatialgears.engine import numpy_rng
 from spatialgears.metrics import evaluate

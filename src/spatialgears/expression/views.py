@@ -230,6 +230,15 @@ class CellViews(Views):
         return rng.uniform(self.config.cell_thin_min, 1, len(depths))
 
 
+def cell_standardiser(
+    cells: Matrix, panel: Panel, config: ExpressionConfig, *, raw: bool = True
+) -> Standardiser:
+    """Mean and spread of each gene over the cells (n, G); sparse counts stay sparse."""
+    if not config.standardise:
+        return Standardiser.identity(len(panel))
+    return Standardiser.fit(log_normalise(cells, panel.target) if raw else cells)
+
+
 def cell_features(
     cells: Matrix,
     panel: Panel,
@@ -247,8 +256,7 @@ def cell_features(
     panel, config
         As for the spots.
     standardiser
-        Statistics of the set the cells belong to; fitted on ``cells`` if None. Fit it once on all cells
-        (sparse) and pass it on to work through a large set in parts.
+        Statistics of the set the cells belong to; fitted on ``cells`` if None.
     raw
         False if ``cells`` hold values that are normalised already.
 
@@ -258,5 +266,5 @@ def cell_features(
     """
     x = log_normalise(cells, panel.target) if raw else cells
     if standardiser is None:
-        standardiser = Standardiser.fit(x) if config.standardise else Standardiser.identity(len(panel))
+        standardiser = cell_standardiser(cells, panel, config, raw=raw)
     return standardiser(dense(x)) * torch.from_numpy(panel.weights), standardiser

@@ -1,0 +1,191 @@
+"""What a run takes: time and memory from the sizes of the inputs and the configuration, measured once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from spatialgears.config import Config
+from spatialgears.errors import InputError
+
+#: As in the ensemble, the training and the views, which are not imported here: torch comes with them.
+ENSEMBLE_DRAWS, MOST_SLIDES_CHECKED, MAX_VIEWS, BANK_BYTES = 12, 3, 48, 512 * 2**20
+
+#: Address space that is mapped, but not used, by threads and libraries loaded on the way.
+RESERVED = 5e8
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What the cost model is made of; measured on two cores, one place to calibrate it again."""
+
+    start_seconds: float = 8.0  # importing, reading, writing
+    panel_seconds: float = 2e-8  # per spot and shared gene
+    step_seconds: float = 0.01  # per training step, whatever its size
+    macs_per_second: float = 3.5e10  # multiply-adds on one core in these small networks
+    core_gain: float = 0.5  # n cores are n to this power as fast as one
+    refine_factor: float = 3.0  # graphs and landmarks of the denoiser, over its multiply-adds
+    solve_seconds: float = 4e-6  # per cell and step of the global solve
+    cell_seconds: float = 5e-5  # per cell: features, support, spacing, neighbour graph, writing
+    rehearsed_share: float = 0.5  # of the steps that models missing a slide are given, those that were needed
+    base_bytes: float = 7.5e8  # the interpreter with torch and scanpy
+    stored_bytes: float = 32.0  # per stored value of the inputs: read, validated, and a copy under way
+    count_bytes: float = 2.0  # per entry of spots by shared genes: sparse, some copies
+    view_bytes: float = 12.0  # per entry of spots by panel genes: dense, some copies
+    cell_bytes: float = 1000.0  # per cell: places, radii, the neighbour graph, names
+    pass_bytes: float = 8000.0  # per cell of one pass through the networks
+    activation_bytes: float = 4.0  # per value kept for the backward pass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run is expected to take on this machine."""
+
+    seconds: float
+    peak_bytes: int
+
+
+def require_memory(cost: Cost) -> None:
+    """Refuse work that would be ended half-way for want of memory.
+
+    Raises
+    ------
+    InputError
+        If more memory is needed than the machine has, or than a limit on this process leaves.
+    """
+    needed = cost.peak_bytes
+    rooms = {"the machine has": float(psutil.virtual_memory().total)}
+    group = Path("/sys/fs/cgroup/memory.max")
+    if group.exists() and (told := group.read_text().strip()).isdecimal():
+        rooms["the control group allows"] = float(told)
+    rooms |= _limits()
+    where, room = min(rooms.items(), key=lambda item: item[1])
+    if needed > room:
+        raise InputError(
+            f"This takes about {needed / 1e9:.1f} GB of memory; {where} {max(room, 0) / 1e9:.1f} GB.",
+            "Raise the limit, use a larger machine, or fewer cells, fewer genes (--set expression.n_genes=500), "
+            "or --preset quick.",
+        )
+
+
+def _limits() -> dict[str, float]:
+    """Peak memory that limits on this process leave room for, beside what it has mapped and does not use."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    memory = psutil.Process().memory_info()
+    mapped = {
+        resource.RLIMIT_AS: ("ulimit -v leaves", memory.vms),
+        resource.RLIMIT_DATA: ("ulimit -d leaves", getattr(memory, "data", memory.rss)),
+    }
+    found = {}
+    for kind, (name, used) in mapped.items():
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            found[name] = soft - max(used - memory.rss, 0) - RESERVED
+    return found
+
+
+def predict_cost(
+    n_spots: int, n_cells: int, n_genes: int, config: Config, *, stored: int = 0, n_slides: int = 1
+) -> Cost:
+    """Expected time and memory of a run, linear in spots, cells, genes and training steps.
+
+    Time is the multiply-adds of the networks (three passes per training step; for each cell one of every member, those
+    with dropout, and one per sample and half Heun step) over the speed of the cores, plus fixed costs per step, per cell
+    and per entry of the input. Memory is the larger of one training step and one pass over cells, beside the data.
+    The :class:`Coefficients` were fitted to runs on an otherwise idle machine; a busy one takes longer.
+
+    Parameters
+    ----------
+    n_spots, n_cells
+        Of all slides together; none of either: no training, or no placing.
+    n_genes
+        Size of the gene panel.
+    config
+        Decides the rest.
+    stored
+        Values of all inputs that are not zero.
+    n_slides
+        With several, how long to train is found out first.
+    """
+    c, a, g = Coefficients(), config.assembly, config.geometry
+    cores = config.threads or min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 8)
+    speed = c.macs_per_second * cores**c.core_gain
+    width_in = _width(n_genes, config)
+    generator, denoiser = _macs(width_in, config)
+    elements = g.batch_size * _set_size(n_spots, config)
+    members = max(g.crossfit, 1)
+    placing = members * generator
+    if g.crossfit:
+        placing += max(ENSEMBLE_DRAWS, members) * generator
+    refine = members * generator + 2 * c.refine_factor * a.steps * denoiser
+    samples = a.samples if denoiser and a.steps and n_cells <= a.sample_cells else 0
+    solve = a.solve_steps * c.solve_seconds if a.mode == "patches" else 0.0
+    passes = a.coverage if a.mode == "patches" else 1
+    each = (placing + passes * samples * refine) / speed + (1 + samples) * solve + c.cell_seconds
+    seconds = c.start_seconds + c.panel_seconds * n_spots * n_genes + n_cells * each
+    if n_spots:
+        seconds += _training(n_spots, n_genes, config, speed=speed, n_slides=n_slides)
+    kept = 8 * (width_in + g.hidden) + 40 * g.width * (
+        g.context_blocks + g.generator_blocks + g.denoiser_blocks
+    )
+    spots = n_spots * n_genes
+    data = (c.count_bytes + c.view_bytes) * spots + min(4 * MAX_VIEWS * spots, BANK_BYTES)
+    data += c.stored_bytes * stored + c.cell_bytes * n_cells
+    one = c.pass_bytes + 8 * width_in
+    together = n_cells if n_cells * one <= a.memory_gb * 1e9 else min(n_cells, a.core_cells)
+    at_once = together * one * min(cores, 1 + samples)
+    step = elements * kept * c.activation_bytes if n_spots else 0.0
+    return Cost(seconds, int(c.base_bytes + data + max(step, at_once)))
+
+
+def _width(n_genes: int, config: Config) -> int:
+    """Features of a spot or cell as the geometry network sees it."""
+    dim = config.expression.embed_dim
+    return {"expression": n_genes, "embedding": dim, "both": n_genes + dim}[config.geometry.inputs]
+
+
+def _macs(width_in: int, config: Config) -> tuple[int, int]:
+    """Multiply-adds per element of context encoder with generator, and of the denoiser."""
+    g = config.geometry
+    block = 12 * g.width**2 + 4 * g.inducing * g.width  # of one ISAB
+    enter = width_in * g.hidden + g.hidden * g.width if g.hidden else width_in * g.width
+    generator = enter + (g.context_blocks + g.generator_blocks) * block
+    return generator, g.denoiser_blocks * block if g.refiner != "none" else 0
+
+
+def _set_size(n_spots: int, config: Config) -> float:
+    """Mean size of a miniset."""
+    s = config.supervision
+    return (min(s.n_min, n_spots) + min(s.n_max, n_spots)) / 2
+
+
+def _training(n_spots: int, n_genes: int, config: Config, *, speed: float, n_slides: int) -> float:
+    """Seconds of all training."""
+    c, e, g = Coefficients(), config.expression, config.geometry
+    generator, denoiser = _macs(_width(n_genes, config), config)
+    size = _set_size(n_spots, config)
+    elements, pairs = g.batch_size * size, 6 * size * config.supervision.dim
+    steps = g.steps * max(g.crossfit, 1)
+    if n_slides > 1 and g.slide_steps:
+        found = c.rehearsed_share * g.slide_steps * n_slides / (n_slides - 1)
+        steps = round(g.slide_steps * min(n_slides, MOST_SLIDES_CHECKED) + found * max(g.crossfit, 1))
+    joint = denoiser if not g.refiner_steps else 0
+    seconds = steps * (c.step_seconds + 3 * elements * (generator + joint + pairs) / speed)
+    if denoiser and g.refiner_steps:
+        each = c.refine_factor * 3 * elements * (generator + denoiser + pairs) / speed
+        each *= 0.3 if g.crossfit else 1  # sets of unseen spots are small
+        seconds += g.refiner_steps * (c.step_seconds + each)
+    if g.inputs != "expression":
+        layers = [n_genes, *e.hidden, e.embed_dim]
+        encoder = sum(left * right for left, right in itertools.pairwise(layers))
+        batches = e.epochs * math.ceil(n_spots / e.batch_size)
+        seconds += batches * (c.step_seconds + 12 * e.batch_size * encoder / speed)
+    return seconds
