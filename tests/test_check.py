@@ -127,9 +127,11 @@ def test_cost_grows_with_everything_and_is_linear_in_cells():
 
 def test_the_cost_knows_the_numbers_of_the_modules_it_does_not_import():
     from spatialgears import cost
+    from spatialgears.assembly import assemble
     from spatialgears.expression import views
     from spatialgears.geometry import ensemble, training
 
     assert cost.ENSEMBLE_DRAWS == ensemble.ENSEMBLE_DRAWS
     assert cost.MOST_SLIDES_CHECKED == training.MOST_SLIDES_CHECKED
+    assert cost.WORKING_VALUES == assemble.WORKING_VALUES
     assert (cost.MAX_VIEWS, cost.BANK_BYTES) == (views.MAX_VIEWS, views.BANK_BYTES)

@@ -13,8 +13,8 @@ import psutil
 from spatialgears.config import Config
 from spatialgears.errors import InputError
 
-#: As in the ensemble, the training and the views, which are not imported here: torch comes with them.
-ENSEMBLE_DRAWS, MOST_SLIDES_CHECKED, MAX_VIEWS, BANK_BYTES = 12, 3, 48, 512 * 2**20
+#: As in the modules of the stages, which are not imported here: torch comes with them.
+ENSEMBLE_DRAWS, MOST_SLIDES_CHECKED, MAX_VIEWS, BANK_BYTES, WORKING_VALUES = 12, 3, 48, 512 * 2**20, 4096
 
 #: Address space that is mapped, but not used, by threads and libraries loaded on the way.
 RESERVED = 5e8
@@ -34,11 +34,11 @@ class Coefficients:
     cell_seconds: float = 5e-5  # per cell: features, support, spacing, neighbour graph, writing
     rehearsed_share: float = 0.5  # of the steps that models missing a slide are given, those that were needed
     base_bytes: float = 7.5e8  # the interpreter with torch and scanpy
-    stored_bytes: float = 32.0  # per stored value of the inputs: read, validated, and a copy under way
+    stored_bytes: float = 24.0  # per stored value of the inputs: read, validated, and a copy under way
     count_bytes: float = 2.0  # per entry of spots by shared genes: sparse, some copies
     view_bytes: float = 12.0  # per entry of spots by panel genes: dense, some copies
     cell_bytes: float = 1000.0  # per cell: places, radii, the neighbour graph, names
-    pass_bytes: float = 8000.0  # per cell of one pass through the networks
+    pass_bytes: float = 14000.0  # per cell of one pass through the networks
     activation_bytes: float = 4.0  # per value kept for the backward pass
 
 
@@ -139,9 +139,9 @@ def predict_cost(
     spots = n_spots * n_genes
     data = (c.count_bytes + c.view_bytes) * spots + min(4 * MAX_VIEWS * spots, BANK_BYTES)
     data += c.stored_bytes * stored + c.cell_bytes * n_cells
-    one = c.pass_bytes + 8 * width_in
-    together = n_cells if n_cells * one <= a.memory_gb * 1e9 else min(n_cells, a.core_cells)
-    at_once = together * one * min(cores, 1 + samples)
+    fits = n_cells * 4 * (2 * width_in + WORKING_VALUES) <= a.memory_gb * 1e9
+    together = n_cells if fits else min(n_cells, a.core_cells)
+    at_once = together * (c.pass_bytes + 8 * width_in) * min(cores, 1 + samples)
     step = elements * kept * c.activation_bytes if n_spots else 0.0
     return Cost(seconds, int(c.base_bytes + data + max(step, at_once)))
 

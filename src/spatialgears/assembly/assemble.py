@@ -29,7 +29,7 @@ Mode = Literal["one-shot", "parts", "patches"]
 
 _LOCALITY_DIM = 32
 _BLOCK = 20_000  # cells whose features are held at once
-_BYTES_PER_VALUE, _WORKING_VALUES = 4, 4096
+_BYTES_PER_VALUE, WORKING_VALUES = 4, 4096
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def one_shot_memory(geometry: Geometry, n_cells: int, n_features: int) -> float:
     return (
         float(told(n_cells))
         if told
-        else float(n_cells) * _BYTES_PER_VALUE * (2 * n_features + _WORKING_VALUES)
+        else float(n_cells) * _BYTES_PER_VALUE * (2 * n_features + WORKING_VALUES)
     )
 
 

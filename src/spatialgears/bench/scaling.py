@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from anndata import AnnData
 from matplotlib.figure import Figure
+from scipy import sparse
 
 from spatialgears.bench import limits as limits_script
 from spatialgears.bench import one_model, protocols
@@ -30,10 +33,12 @@ from spatialgears.cost import predict_cost
 from spatialgears.datasets import simulate_tissue
 from spatialgears.engine import numpy_rng
 from spatialgears.metrics import evaluate
+from spatialgears.model import GEARS
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 TISSUE: dict[str, Any] = {"n_genes": 200, "n_sections": 1, "spots": 500}
 FIT_CELLS, SCORED, PROCESSES_AT = 5000, 10_000, 100_000
+TRAINED = ((1000, 2000), (10_000, 2000), (100_000, 2000), (1000, 200_000))
 SEARCHED, DIM, NEIGHBOURS = (10_000, 30_000, 100_000), 32, 15
 _READ = "import json, sys, spatialgears.bench.scaling as s; s.place_file(json.loads(sys.argv[1]))"
 
@@ -91,7 +96,6 @@ def rows(config: Config, sizes: Sequence[int], *, folder: Path, threads: int) ->
 def place_file(spec: dict[str, Any]) -> None:
     """Read, place, write: the work of one row, in a process of its own."""
     from spatialgears.io import read
-    from spatialgears.model import GEARS
 
     start = time.perf_counter()
     cells = read(spec["cells"], backed=True)
@@ -152,6 +156,28 @@ def processes(folder: Path, size: int = PROCESSES_AT) -> dict[str, float]:
         found[f"{devices} process{'es' * (devices > 1)}"] = time.perf_counter() - start
     cells.unlink()
     return {"cells": size, **found, "speed-up": found["1 process"] / found["2 processes"]}
+
+
+def training(sizes: Sequence[tuple[int, int]] = TRAINED) -> Iterator[dict[str, Any]]:
+    """Seconds of a short training by the number of spots and of cells."""
+    config = Config.preset("quick").with_values(["geometry.steps=100", "geometry.refiner_steps=20"])
+    for n_spots, n_cells in sizes:
+        slide, cells = patterned(n_spots, seed=0), patterned(n_cells, seed=1)
+        start = time.perf_counter()
+        GEARS(config).fit([slide], cells)
+        yield {"spots": n_spots, "cells": n_cells, "seconds": time.perf_counter() - start}
+
+
+def patterned(n_spots: int, *, n_genes: int = 100, seed: int) -> AnnData:
+    """A square of spots, as many as are asked for, whose genes follow waves across it."""
+    rng = numpy_rng(seed, "patterned")
+    waves, phases = numpy_rng(0, "waves").normal(scale=3, size=(2, n_genes)), np.arange(n_genes)
+    coords = rng.random((n_spots, 2))
+    rate = 2 * np.exp(np.sin(coords @ waves + phases))
+    counts = sparse.csr_matrix(rng.poisson(rate).astype(np.float32))
+    return AnnData(
+        counts, var=pd.DataFrame(index=[f"g{i}" for i in range(n_genes)]), obsm={"spatial": coords}
+    )
 
 
 def neighbours(sizes: Sequence[int] = SEARCHED, *, seed: int = 0) -> Iterator[dict[str, Any]]:
