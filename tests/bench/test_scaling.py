@@ -1,0 +1,42 @@
+"""The table of sizes: what it measures is what a process of its own used, and slopes are slopes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spatialgears.bench import scaling
+
+
+def test_slopes_of_linear_and_square_growth():
+    rows = [{"cells": n, "seconds": 3.0 * n, "peak GB": 1e-9 * n**2} for n in (10, 100, 1000)]
+    assert scaling.slopes(rows) == {"seconds": pytest.approx(1.0), "peak GB": pytest.approx(2.0)}
+
+
+def test_a_row_is_read_placed_and_written_by_another_process(
+    small_model, small_files, small_tissue, tmp_path
+):
+    small_model.save(tmp_path / "model")
+    spec = {
+        "model": str(tmp_path / "model"),
+        "cells": str(small_files / "sc.h5ad"),
+        "out": str(tmp_path / "placed.h5ad"),
+    }
+    used = scaling.measured(spec, threads=1)
+    assert used["code"] == 0 and 0.2 < used["peak_gb"] < 4 and used["mode"] == "one-shot"
+    assert 0 < sum(used["profile"].values()) < used["seconds"]
+    assert (tmp_path / "placed.h5ad").exists()
+    placed = np.load(tmp_path / "placed.h5ad.npy")
+    np.testing.assert_array_equal(placed, small_model.reconstruct(small_tissue.cells).coords)
+
+
+def test_searches_that_are_installed_find_neighbours():
+    rows = list(scaling.neighbours((600,)))
+    assert {row["search"] for row in rows} >= {"exact (scikit-learn)", "pynndescent"}
+    assert all(row["recall"] > 0.9 for row in rows)
+
+
+def test_patterned_spots_are_spatial_and_counted():
+    slide = scaling.patterned(500, seed=0)
+    assert slide.shape == (500, 100) and slide.X.max() >= 5 and (slide.X.data == np.round(slide.X.data)).all()
+    assert (slide.var_names == scaling.patterned(20, seed=1).var_names).all()
