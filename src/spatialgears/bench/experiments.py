@@ -66,11 +66,13 @@ def _sweeps(_: Root, seed: int) -> Iterator[Task]:
         yield from protocols.simulated(seed=seed, sweep=sweep, **SIMULATED)
 
 
-def _loaded(protocol: str, name: str, title: str) -> Callable[[Root, int], Iterator[Task]]:
-    """The task of a set of the registry as it comes, whatever the seed."""
+def _loaded(
+    protocol: str, name: str, title: str, heldout: str | None = None
+) -> Callable[[Root, int], Iterator[Task]]:
+    """The task of a set of the registry, with the section it holds out or another, whatever the seed."""
 
     def tasks(root: Root, seed: int) -> Iterator[Task]:
-        yield protocols.of_tissue(protocol, title, datasets.load(name, root))
+        yield protocols.of_tissue(protocol, title, datasets.load(name, root, heldout=heldout))
 
     return tasks
 
@@ -78,7 +80,14 @@ def _loaded(protocol: str, name: str, title: str) -> Callable[[Root, int], Itera
 _ATLAS = _loaded("pseudo-visium", "mouse_atlas", "Mouse Atlas")
 _HER2 = [_loaded("leave-section-out", f"her2st_{p}", f"her2st {p}1 + {p}2 → {p}3") for p in "ADE"]
 _DLPFC = _loaded("leave-section-out", "dlpfc", "DLPFC 151673 + 151674 → 151675")
-_STARMAP = _loaded("unpaired", "starmap_mpfc", "STARmap BZ5 → BZ9")
+_STARMAP = [
+    _loaded("unpaired", "starmap_mpfc", f"STARmap {a} → {b}", b) for a, b in (("BZ5", "BZ9"), ("BZ9", "BZ5"))
+]
+_SECTIONS = [
+    _loaded("leave-section-out", f"her2st_{p}", f"her2st {p}{a} + {p}{b} → {p}{c}", f"{p}{c}")
+    for p in "ADE"
+    for a, b, c in ("123", "132", "231")
+]
 
 
 def _all_of(*parts: Callable[[Root, int], Iterable[Task]]) -> Callable[[Root, int], Iterator[Task]]:
@@ -100,7 +109,7 @@ def _grids(root: Root, seed: int) -> Iterator[Task]:
 
 def _unpaired(root: Root, seed: int) -> Iterator[Task]:
     yield from protocols.simulated(seed=seed, unpaired=True, **SIMULATED)
-    yield from _STARMAP(root, seed)
+    yield from _all_of(*_STARMAP)(root, seed)
 
 
 def _tasic(root: Root, seed: int) -> Iterator[Task]:
@@ -149,6 +158,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         "square and hexagonal grids, three spot sizes, on Mouse Atlas", _grids, _OURS
     ),
     "leave-section-out": Experiment("place one section from the others", _all_of(*_HER2, _DLPFC), _OURS),
+    "every-section": Experiment(
+        "each section of the three her2st patients from the other two", _all_of(*_SECTIONS), _OURS
+    ),
     "unpaired": Experiment("spots of one individual, cells of another", _unpaired, _OURS),
     "simulated": Experiment(
         "sweeps of domain shift, composition mismatch, depth and number of spots",
