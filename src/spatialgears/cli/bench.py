@@ -23,6 +23,7 @@ _APART = {
     "embedding": "nearest neighbours in stage A's embedding, and mixing (its figure 6); -m ablations: by term",
     "refiner": "the generator, and diffusion over it: start noise, steps, samples averaged (its Table 2)",
     "scaling": "time, memory and accuracy from 10,000 to a million cells; neighbour searches; two processes",
+    "analyses": "seconds of each function of sg.tl at 100,000 cells",
     "registration": "cells laid on the slide: how far from the truth, in spot pitches",
 }
 
@@ -207,7 +208,7 @@ def _apart(
     experiment: str, *, data: Path | None, simulated: bool, out: Path, preset: str, seeds: int
 ) -> None:
     """Fit once (or take the model fitted before), show what an experiment makes of it."""
-    from spatialgears.bench import embedding, figures, one_model, refiner, registration
+    from spatialgears.bench import analyses, embedding, figures, one_model, refiner, registration
     from spatialgears.bench.assembly import as_table
     from spatialgears.bench.experiments import tasks_of
     from spatialgears.config import Config
@@ -222,6 +223,9 @@ def _apart(
             refiner.tasks(data, simulated=simulated), Config.preset(preset), seeds=seeds, folder=out
         )
         figure, title = refiner.draw(rows, histories), "the generator, and the diffusion refiner over it"
+    elif experiment == "analyses":
+        rows, title = list(analyses.rows()), "seconds at many cells"
+        figure = analyses.draw(rows)
     elif experiment == "registration":
         task = registration.task_of(data, simulated=simulated)
         rows, figure = registration.run(task, Config.preset(preset), folder=out)
