@@ -170,9 +170,7 @@ def _confidence(
         unknown = np.full(len(features), np.nan, dtype=np.float32)
         return unknown, unknown.copy(), np.zeros(len(features), dtype=bool)
     spread = fitted.network.spread(features, seed=seed, each=each)
-    some = numpy_rng(seed, "ambiguity").permutation(len(features))[:FRAME_CELLS]
-    differ = fitted.network.ambiguity(torch.as_tensor(features[np.sort(some)]))
-    radius50, radius90 = (fitted.confidence.radii(spread, level, ambiguity=differ) for level in (0.5, 0.9))
+    radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
     parts = np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
     measured = features.as_measured()
     outside = np.concatenate([fitted.confidence.outside(measured[part]) for part in parts])

@@ -35,26 +35,6 @@ def test_radii_cover_what_they_say_in_easy_and_in_hard_places():
             assert covered[part].mean() == pytest.approx(level, abs=0.04)
 
 
-def test_an_ensemble_errs_less_than_its_members():
-    """By the ambiguity decomposition: members whose errors are partly their own, and the mean of them."""
-    rng = np.random.default_rng(0)
-    spread = torch.from_numpy(np.exp(rng.normal(scale=0.3, size=20_000))).float()
-    shared, *own = rng.normal(size=(5, len(spread), 2)) * spread.numpy()[:, None]
-    members = np.stack([0.8 * shared + 0.6 * one for one in own])
-    mean = members.mean(0)
-    ambiguity = float(((members - mean) ** 2).sum(-1).mean())
-    one = torch.from_numpy(np.linalg.norm(members[0], axis=1)).float()
-    confidence = Confidence.fit(
-        torch.zeros(len(spread), 3) + spread[:, None], one, spread, spot=torch.arange(len(spread))
-    )
-    error = np.linalg.norm(mean, axis=1)
-    for level in (0.5, 0.9):
-        assert (error <= confidence.radii(spread, level)).mean() > level + 0.03
-        assert (error <= confidence.radii(spread, level, ambiguity=ambiguity)).mean() == pytest.approx(
-            level, abs=0.015
-        )
-
-
 def test_larger_spread_and_level_give_larger_radii():
     confidence = learnt(300)
     radii = confidence.radii(torch.tensor([0.1, 0.2, 0.4]), 0.5)

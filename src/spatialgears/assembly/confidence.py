@@ -29,9 +29,8 @@ class Confidence:
         (f,) and (f, p): the principal axes of the spots' features.
     bank
         (m, p) held-out spots, several views of each.
-    error, spread
-        (m,) of each: how far off one model put it, and how far it moves. Quantiles of their ratio turn a spread into a
-        radius.
+    ratios
+        (m,) sorted: error over spread, whose quantiles turn a spread into a radius.
     far
         A cell whose distance to its nearest spots is larger lies outside what the slides show.
     """
@@ -39,8 +38,7 @@ class Confidence:
     centre: Tensor
     axes: Tensor
     bank: Tensor
-    error: Tensor
-    spread: Tensor
+    ratios: Tensor
     far: float
 
     @classmethod
@@ -65,22 +63,11 @@ class Confidence:
         some = torch.arange(0, len(bank), -(-len(bank) // MOST_JUDGED))
         distance = _support(bank[some], bank, own=(spot[some], spot))
         far = float(distance.quantile(FAR_QUANTILE)) * 1.25
-        return cls(centre, axes, bank, error, spread, far)
+        return cls(centre, axes, bank, (error / spread).sort().values, far)
 
-    @property
-    def ratios(self) -> Tensor:
-        """(m,) error over spread, sorted."""
-        return (self.error / self.spread).sort().values
-
-    def radii(self, spread: Tensor, level: float, *, ambiguity: float = 0.0) -> NDArray[np.float32]:
-        """(N,) radius that holds the true place of a cell of this spread with probability ``level``.
-
-        Spots were placed by one model each, cells by the mean of several: its square error is theirs less how much they
-        differ, ``ambiguity``, their mean square distance to it (the ambiguity decomposition of an ensemble's error).
-        """
-        each = self.error.square().mean() * (spread.square().mean() / self.spread.square().mean())
-        gain = (1 - ambiguity / each.clamp(min=1e-12)).clamp(min=0.25).sqrt()
-        return (spread * self.quantile(level) * gain).numpy()
+    def radii(self, spread: Tensor, level: float) -> NDArray[np.float32]:
+        """(N,) radius that holds the true place of a cell of this spread with probability ``level``."""
+        return (spread * self.quantile(level)).numpy()
 
     def outside(self, features: Tensor) -> NDArray[np.bool_]:
         """(N,) whether no slide supports cells with features (N, f); O(N m)."""
@@ -97,8 +84,7 @@ class Confidence:
             "centre": self.centre,
             "axes": self.axes,
             "bank": self.bank,
-            "error": self.error,
-            "spread": self.spread,
+            "ratios": self.ratios,
             "far": torch.tensor(self.far, dtype=torch.float64),
         }
 
@@ -106,7 +92,7 @@ class Confidence:
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Confidence:
         """Back from :meth:`tensors`."""
         centre, axes, bank = tensors["centre"], tensors["axes"], tensors["bank"]
-        return cls(centre, axes, bank, tensors["error"], tensors["spread"], float(tensors["far"]))
+        return cls(centre, axes, bank, tensors["ratios"], float(tensors["far"]))
 
 
 def _support(points: Tensor, bank: Tensor, *, own: tuple[Tensor, Tensor] | None = None) -> Tensor:

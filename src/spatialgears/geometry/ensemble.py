@@ -73,11 +73,6 @@ class Ensemble(nn.Module):
         """The mean proposal (B, n, d) of features x (B, n, f)."""
         return centre(self.bases(x, mask).mean(0), mask)
 
-    @torch.no_grad()
-    def ambiguity(self, x: Tensor) -> float:
-        """How much the members differ on points (n, f): their mean square distance to the mean geometry."""
-        return float(self.bases(x[None]).var(0, correction=0).sum(-1).mean())
-
     def spread(self, x: Features, *, seed: int, each: Mapper = map) -> Tensor:
         """(n,) RMS over the members of how far points (n, f) move under dropout.
 
