@@ -135,3 +135,19 @@ def test_the_cost_knows_the_numbers_of_the_modules_it_does_not_import():
     assert cost.MOST_SLIDES_CHECKED == training.MOST_SLIDES_CHECKED
     assert cost.WORKING_VALUES == assemble.WORKING_VALUES
     assert (cost.MAX_VIEWS, cost.BANK_BYTES) == (views.MAX_VIEWS, views.BANK_BYTES)
+
+
+def test_some_of_very_many_cells_are_looked_at(small_tissue, small_config, monkeypatch):
+    from spatialgears.validate import sampling
+
+    whole = check_inputs(small_tissue.slides, small_tissue.cells, config=small_config)
+    monkeypatch.setattr(sampling, "FIT_CELLS", 60)
+    some = sampling.sample_cells(small_tissue.cells, seed=3)
+    assert some.n_obs == 60 and list(some.obs_names) == list(
+        sampling.sample_cells(small_tissue.cells, seed=3).obs_names
+    )
+    assert list(some.obs_names) != list(sampling.sample_cells(small_tissue.cells, seed=4).obs_names)
+    report = check_inputs(small_tissue.slides, small_tissue.cells, config=small_config)
+    assert report.cells.observations == small_tissue.cells.n_obs
+    assert report.cost.seconds == pytest.approx(whole.cost.seconds)
+    assert report.cost.peak_bytes == pytest.approx(whole.cost.peak_bytes, rel=0.01)

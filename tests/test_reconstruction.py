@@ -137,3 +137,24 @@ def test_a_real_result_goes_in_and_out(small_result, small_tissue, tmp_path):
     np.testing.assert_array_equal(found.obsm["X_gears"], small_result.coords)
     assert json.loads(found.uns["gears"]["diagnostics"])["mode"] == "one-shot"
     assert "X_gears" not in small_tissue.cells.obsm
+
+
+def test_cells_on_disk_stay_there_and_their_copy_gets_the_places(
+    small_result, small_files, small_tissue, tmp_path
+):
+    import anndata as ad
+
+    source = small_files / "sc.h5ad"
+    before = source.read_bytes()
+    backed = ad.read_h5ad(source, backed="r")
+    small_result.write(backed, tmp_path / "a.h5ad")
+    small_result.write(small_tissue.cells, tmp_path / "b.h5ad")
+    assert source.read_bytes() == before and backed.isbacked and "X_gears" not in backed.obsm
+    a, b = ad.read_h5ad(tmp_path / "a.h5ad"), ad.read_h5ad(tmp_path / "b.h5ad")
+    assert (
+        list(a.obs) == list(b.obs) and sorted(a.obsm) == sorted(b.obsm) and sorted(a.obsp) == sorted(b.obsp)
+    )
+    np.testing.assert_array_equal(a.obsm["X_gears"], small_result.coords)
+    np.testing.assert_array_equal(a.obsm["X_gears_sample1"], small_result.samples[0])
+    assert (a.X != b.X).nnz == 0 and a.uns["gears"]["status"] == b.uns["gears"]["status"]
+    assert (a.obsp["gears_distances"] != b.obsp["gears_distances"]).nnz == 0

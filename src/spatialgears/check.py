@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 from spatialgears.config import Config
 from spatialgears.cost import Cost, predict_cost
 from spatialgears.validate import ValidInputs, validate_inputs
+from spatialgears.validate.sampling import sample_cells
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -88,6 +89,8 @@ def check_inputs(
 ) -> CheckReport:
     """Validate inputs (see :func:`~spatialgears.validate.validate_inputs`) and describe them.
 
+    Of very many cells a random part is looked at; the cost is that of all.
+
     Raises
     ------
     InputError
@@ -95,8 +98,9 @@ def check_inputs(
     """
     config = config or Config.preset()
     names = list(names or [*(f"slide {i + 1}" for i in range(len(slides))), "the cells"])
+    some = None if cells is None else sample_cells(cells, seed=config.seed)
     valid = validate_inputs(
-        slides, cells, layer=layer, spatial_key=spatial_key, normalised=normalised, names=names
+        slides, some, layer=layer, spatial_key=spatial_key, normalised=normalised, names=names
     )
     spatial = _spatial_genes(valid, config)
     panel = min(config.expression.n_genes, len(valid.genes))
@@ -107,7 +111,8 @@ def check_inputs(
     placed = None
     if valid.cells is not None and cells is not None:
         placed = _summary(names[len(slides)], valid.cells, cells.n_vars, valid.empty_cells)
-    cost = cost_of(valid, config)
+        placed = replace(placed, observations=cells.n_obs)
+    cost = cost_of(valid, config, n_cells=0 if cells is None else cells.n_obs)
     report = CheckReport(
         slides=summaries,
         cells=placed,
@@ -124,15 +129,21 @@ def check_inputs(
     return report
 
 
-def cost_of(valid: ValidInputs, config: Config) -> Cost:
-    """:func:`predict_cost` of a run on these inputs."""
-    n_spots, n_cells = (
+def cost_of(valid: ValidInputs, config: Config, *, n_cells: int | None = None) -> Cost:
+    """:func:`predict_cost` of a run on these inputs, whose cells may be some of ``n_cells``."""
+    cells = 0 if valid.cells is None else valid.cells.shape[0]
+    n_cells = cells if n_cells is None else n_cells
+    stored = sum(one.nnz for one in valid.slides)
+    if valid.cells is not None:
+        stored += round(valid.cells.nnz * n_cells / cells)
+    return predict_cost(
         sum(one.shape[0] for one in valid.slides),
-        0 if valid.cells is None else valid.cells.shape[0],
+        n_cells,
+        min(config.expression.n_genes, len(valid.genes)),
+        config,
+        stored=stored,
+        n_slides=len(valid.slides),
     )
-    stored = sum(one.nnz for one in [*valid.slides, *([] if valid.cells is None else [valid.cells])])
-    panel = min(config.expression.n_genes, len(valid.genes))
-    return predict_cost(n_spots, n_cells, panel, config, stored=stored, n_slides=len(valid.slides))
 
 
 def _summary(

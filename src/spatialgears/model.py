@@ -13,7 +13,7 @@ from spatialgears import store
 from spatialgears.check import cost_of
 from spatialgears.config import AssemblyConfig, Config
 from spatialgears.cost import predict_cost, require_memory
-from spatialgears.engine import Progress, numpy_rng, silent, threads
+from spatialgears.engine import Progress, silent, threads
 from spatialgears.errors import GearsError, RunError
 from spatialgears.expression.panel import Panel
 from spatialgears.fitting import Fitted, fit_model
@@ -21,22 +21,12 @@ from spatialgears.placing import place
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.validate import validate_cells, validate_inputs
+from spatialgears.validate.sampling import sample_cells
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 logger = logging.getLogger(__name__)
-
-
-#: Cells that are enough to learn what cells look like; more cost time and memory, and change nothing.
-FIT_CELLS = 50_000
-
-
-def sample_cells(cells: AnnData, *, seed: int) -> AnnData:
-    """The cells themselves, or a random ``FIT_CELLS`` of them as a view."""
-    if getattr(cells, "n_obs", 0) <= FIT_CELLS:  # what is no AnnData, validation refuses
-        return cells
-    return cells[np.sort(numpy_rng(seed, "cells to fit").permutation(cells.n_obs)[:FIT_CELLS])]
 
 
 class GEARS:

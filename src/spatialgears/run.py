@@ -62,9 +62,10 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     progress
         Called along the way.
     """
-    from spatialgears.model import GEARS, sample_cells
+    from spatialgears.model import GEARS
     from spatialgears.summary import write_summary
     from spatialgears.validate import validate_inputs
+    from spatialgears.validate.sampling import sample_cells
 
     out = RunFolder(Path(folder))
     if config.devices * config.num_nodes > 1:
