@@ -151,3 +151,24 @@ def test_some_of_very_many_cells_are_looked_at(small_tissue, small_config, monke
     assert report.cells.observations == small_tissue.cells.n_obs
     assert report.cost.seconds == pytest.approx(whole.cost.seconds)
     assert report.cost.peak_bytes == pytest.approx(whole.cost.peak_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "dense", "backed"])
+@pytest.mark.parametrize("bad", [np.nan, -1.0, 0.5])
+def test_the_values_of_all_cells_are_judged(form, bad, small_tissue, monkeypatch, tmp_path):
+    from spatialgears.validate import counts, sampling
+
+    monkeypatch.setattr(sampling, "FIT_CELLS", 60)
+    monkeypatch.setattr(counts, "CHUNK_ENTRIES", 1000)
+    cells = small_tissue.cells.copy()
+    x = cells.X.toarray().astype(np.float32)
+    x[133, 7] = bad
+    cells.X = x if form == "dense" else sparse.csc_matrix(x) if form == "csc" else sparse.csr_matrix(x)
+    if form == "backed":
+        cells.write_h5ad(tmp_path / "cells.h5ad")
+        cells = ad.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    with pytest.raises(InputError) as told:
+        sampling.judge_all(cells, layer=None, normalised=False, name="sc")
+    if bad != 0.5:
+        assert f"in row 133, gene {cells.var_names[7]}" in str(told.value)
+    sampling.judge_all(small_tissue.cells, layer=None, normalised=False, name="sc")

@@ -14,7 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 from spatialgears.config import Config
 from spatialgears.cost import Cost, predict_cost
 from spatialgears.validate import ValidInputs, validate_inputs
-from spatialgears.validate.sampling import sample_cells
+from spatialgears.validate.sampling import judge_all, named, sample_cells
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -98,10 +98,14 @@ def check_inputs(
     """
     config = config or Config.preset()
     names = list(names or [*(f"slide {i + 1}" for i in range(len(slides))), "the cells"])
-    some = None if cells is None else sample_cells(cells, seed=config.seed)
+    some, told = None, list(names)
+    if cells is not None:
+        some, told[len(slides)] = sample_cells(cells, seed=config.seed), named(names[len(slides)], cells)
     valid = validate_inputs(
-        slides, some, layer=layer, spatial_key=spatial_key, normalised=normalised, names=names
+        slides, some, layer=layer, spatial_key=spatial_key, normalised=normalised, names=told
     )
+    if cells is not None:
+        judge_all(cells, layer=layer, normalised=normalised, name=names[len(slides)])
     spatial = _spatial_genes(valid, config)
     panel = min(config.expression.n_genes, len(valid.genes))
     summaries = [
@@ -111,7 +115,8 @@ def check_inputs(
     placed = None
     if valid.cells is not None and cells is not None:
         placed = _summary(names[len(slides)], valid.cells, cells.n_vars, valid.empty_cells)
-        placed = replace(placed, observations=cells.n_obs)
+        share = cells.n_obs / len(valid.empty_cells)  # of very many cells some were looked at
+        placed = replace(placed, observations=cells.n_obs, empty=round(placed.empty * share))
     cost = cost_of(valid, config, n_cells=0 if cells is None else cells.n_obs)
     report = CheckReport(
         slides=summaries,

@@ -58,7 +58,7 @@ def require_memory(cost: Cost) -> None:
     InputError
         If more memory is needed than the machine has, or than a limit on this process leaves.
     """
-    needed = cost.peak_bytes
+    needed = cost.peak_bytes * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # all processes of this machine
     rooms = {"the machine has": float(psutil.virtual_memory().total)}
     group = Path("/sys/fs/cgroup/memory.max")
     if group.exists() and (told := group.read_text().strip()).isdecimal():
@@ -140,7 +140,9 @@ def predict_cost(
     data = (c.count_bytes + c.view_bytes) * spots + min(4 * MAX_VIEWS * spots, BANK_BYTES)
     data += c.stored_bytes * stored + c.cell_bytes * n_cells
     fits = n_cells * 4 * (2 * width_in + WORKING_VALUES) <= a.memory_gb * 1e9
-    together = n_cells if fits else min(n_cells, a.core_cells)
+    together = n_cells if fits or a.mode == "one-shot" else min(n_cells, a.core_cells)
+    if a.mode == "patches":
+        together = min(n_cells, a.patch_batch * a.patch_size)
     at_once = together * (c.pass_bytes + 8 * width_in) * min(cores, 1 + samples)
     step = elements * kept * c.activation_bytes if n_spots else 0.0
     return Cost(seconds, int(c.base_bytes + data + max(step, at_once)))

@@ -21,7 +21,7 @@ from spatialgears.placing import place
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.validate import validate_cells, validate_inputs
-from spatialgears.validate.sampling import sample_cells
+from spatialgears.validate.sampling import judge_all, named, sample_cells
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -105,6 +105,9 @@ class GEARS:
         >>> tissue = sg.datasets.simulate_tissue(n_cells=500)
         >>> model = sg.GEARS(sg.Config.preset("quick")).fit(tissue.slides, tissue.cells)  # doctest: +SKIP
         """
+        names = list(names or [])
+        if names:
+            names[-1] = named(names[-1], cells)
         inputs = validate_inputs(
             slides,
             sample_cells(cells, seed=self.config.seed),
@@ -113,6 +116,7 @@ class GEARS:
             normalised=normalised,
             names=names,
         )
+        judge_all(cells, layer=layer, normalised=normalised, name=names[-1] if names else "the cells")
         require_memory(cost_of(inputs, self.config))
         with threads(self.config.threads):
             self._fitted = fit_model(
@@ -133,6 +137,8 @@ class GEARS:
         progress: Progress = silent,
     ) -> Reconstruction:
         """Place cells: those given to :meth:`fit` or others of the same kind, without fitting again.
+
+        With several processes (``devices``) all of them must call it, with the same cells: each does a share.
 
         Parameters
         ----------

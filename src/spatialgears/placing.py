@@ -85,9 +85,9 @@ def place(
             pool.submit(assemble, features, refining, settings, seed=child_seed(seed, "sample", s))
             for s in range(len(samples))
         ]
-        if rank_and_size()[1] > 1:  # processes must meet in one order
-            wait([best, *drawn])
         try:
+            if rank_and_size()[1] > 1:  # processes must meet in one order
+                wait([best, *drawn])
             return _laid(
                 fitted,
                 counts,

@@ -5,7 +5,9 @@ The group is the one Lightning Fabric starts (torch.distributed); without one, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,7 +42,7 @@ def summed(values: NDArray[T]) -> NDArray[T]:
     """The sum of every process's array."""
     if rank_and_size()[1] == 1:
         return values
-    return _together(torch.from_numpy(np.ascontiguousarray(values)), dist.all_reduce).numpy()
+    return _collective(torch.from_numpy(np.ascontiguousarray(values)), dist.all_reduce).numpy()
 
 
 def gathered(parts: Mapping[int, NDArray[np.float32]], total: int) -> NDArray[np.float32]:
@@ -49,7 +51,7 @@ def gathered(parts: Mapping[int, NDArray[np.float32]], total: int) -> NDArray[np
         return np.concatenate([parts[start] for start in sorted(parts)])
     trailing = [part.shape[1:] for part in parts.values()]
     shape = torch.tensor(trailing[0] if trailing else (0, 0))
-    shape = _together(shape, lambda t: dist.all_reduce(t, dist.ReduceOp.MAX))
+    shape = _collective(shape, lambda t: dist.all_reduce(t, dist.ReduceOp.MAX))
     whole = np.zeros((total, *shape.tolist()), np.float32)
     for start, part in parts.items():
         whole[start : start + len(part)] = part
@@ -60,17 +62,28 @@ def agreed(value: int) -> int:
     """What the first process says."""
     if rank_and_size()[1] == 1:
         return value
-    return int(_together(torch.tensor([value]), lambda t: dist.broadcast(t, 0)))
+    return int(_collective(torch.tensor([value]), lambda t: dist.broadcast(t, 0)))
 
 
-def _together(tensor: torch.Tensor, work: Callable[[torch.Tensor], object]) -> torch.Tensor:
-    """Apply a collective to a copy of a tensor; if another process is gone, say so."""
-    tensor = tensor.clone().to("cuda" if dist.get_backend() == "nccl" else "cpu")
+@contextmanager
+def together() -> Iterator[None]:
+    """Work in which all processes take part; if another one is gone, say so."""
     try:
-        work(tensor)
+        yield
     except RuntimeError as error:
+        if rank_and_size()[1] == 1:
+            raise
         raise RunError(
             f"Another process of this run has ended ({str(error).splitlines()[0][:200]}). Nothing that was written is "
             "lost: run the same command again, and it goes on from the last checkpoint."
         ) from error
+
+
+def _collective(tensor: torch.Tensor, work: Callable[[torch.Tensor], object]) -> torch.Tensor:
+    """Apply a collective to a copy of a tensor."""
+    local = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
+    device = torch.device("cuda", local) if dist.get_backend() == "nccl" else torch.device("cpu")
+    tensor = tensor.clone().to(device)
+    with together():
+        work(tensor)
     return tensor.cpu()

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 GRAPH_NEIGHBORS = 15
 
 
+#: Keys of ``obsm`` with samples begin so.
+SAMPLE = "X_gears_sample"
+
+
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
     """Places of N cells, intrinsic: meaningful up to rotation, reflection and shift.
@@ -162,8 +166,10 @@ class Reconstruction:
                 warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
                 adata = adata.to_memory() if adata.isbacked else adata.copy()
         adata.obsm["X_gears"] = self.coords
+        for key in [key for key in adata.obsm if key.startswith(SAMPLE)]:
+            del adata.obsm[key]  # of other places
         for number, sample in enumerate(self.samples, start=1):
-            adata.obsm[f"X_gears_sample{number}"] = sample
+            adata.obsm[f"{SAMPLE}{number}"] = sample
         adata.obs["gears_uncertainty"] = self.radius90
         adata.obs["gears_radius50"] = self.radius50
         adata.obs["gears_outside"] = self.outside
@@ -216,7 +222,9 @@ class Reconstruction:
         from spatialgears.io import add_to_h5ad, write_h5ad
 
         if adata.isbacked and not adata.is_view:
-            added = self.to_adata(AnnData(obs=adata.obs.copy()))
-            add_to_h5ad(added, path, source=adata.filename)
+            with warnings.catch_warnings():  # validation has told of names that repeat
+                warnings.filterwarnings("ignore", message="Observation names are not unique")
+                added = self.to_adata(AnnData(obs=adata.obs.copy(), var=adata.var.copy()))
+            add_to_h5ad(added, path, source=adata.filename, replacing=SAMPLE)
         else:
             write_h5ad(self.to_adata(adata, copy=True), path)

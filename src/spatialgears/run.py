@@ -62,10 +62,12 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     progress
         Called along the way.
     """
+    from spatialgears.check import cost_of
+    from spatialgears.cost import require_memory
     from spatialgears.model import GEARS
     from spatialgears.summary import write_summary
     from spatialgears.validate import validate_inputs
-    from spatialgears.validate.sampling import sample_cells
+    from spatialgears.validate.sampling import judge_all, named, sample_cells
 
     out = RunFolder(Path(folder))
     if config.devices * config.num_nodes > 1:
@@ -76,13 +78,15 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     with locked(out.root), logged(out.log):
         remove_leftovers(out.root, [path.name for path in (out.manifest, out.cells, out.report)])
         slides, cells = inputs.read()
-        validate_inputs(
+        valid = validate_inputs(
             slides,
             sample_cells(cells, seed=config.seed),
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
-            names=[*inputs.st, inputs.sc],
+            names=[*inputs.st, named(inputs.sc, cells)],
         )
+        judge_all(cells, layer=None, normalised=inputs.normalised, name=inputs.sc)
+        require_memory(cost_of(valid, config, n_cells=cells.n_obs))
         manifest = _claim(out, inputs, config)
         _refuse_changed(out, manifest)
         fitted = (out.model / "meta.json").exists()

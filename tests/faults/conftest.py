@@ -101,7 +101,8 @@ def pytest_terminal_summary(terminalreporter):
     counts: Counter[str] = Counter()
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):
-            counts.update({name: value for name, value in report.user_properties if isinstance(value, int)})
+            for name, value in report.user_properties:
+                counts[name] += value if isinstance(value, int) else 0
     if counts:
         terminalreporter.section("faults and bad input")
         for name, value in sorted(counts.items()):

@@ -111,7 +111,11 @@ def test_other_machines_need_a_launcher(monkeypatch):
     with pytest.raises(ConfigError, match=r"torchrun --nnodes 3 --nproc-per-node 2"):
         launch.launched(config)
     monkeypatch.setenv("SLURM_PROCID", "4")
+    monkeypatch.setenv("SLURM_NTASKS", "6")
     assert not launch.launched(config)
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    with pytest.raises(ConfigError, match=r"SLURM started 4 tasks, and devices = 2 on num_nodes = 3 are 6"):
+        launch.launched(config)
     assert not launch.launched(Config.preset())
 
 

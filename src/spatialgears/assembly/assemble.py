@@ -87,7 +87,8 @@ def assemble(
 
     Notes
     -----
-    Linear in N: at most ``core_cells`` cells are placed in one pass or stitched, and the others laid on these.
+    Linear in N: what does not fit in one pass is laid on a core of at most ``core_cells`` cells (not so the paper's
+    local patches, which are all stitched).
     """
     n_cells = len(features)
     if n_cells == 0:
@@ -105,10 +106,11 @@ def assemble(
         if config.mode == "patches":
             notes.append("They fit in one patch, so there was nothing to stitch.")
         return _finish(coords, "one-shot", clock, diagnostics=diagnostics, notes=notes)
+    at_once = config.mode == "auto" and room >= config.patch_size
+    size = min(config.core_cells, int(room)) if at_once else config.core_cells
     core = everyone
-    if n_cells > config.core_cells and config.patch_context == "mixed":
-        core = np.sort(shuffled(child_seed(seed, "core cells"), n_cells)[: config.core_cells])
-    at_once = config.mode == "auto" and len(core) < n_cells and len(core) <= room
+    if n_cells > size and (at_once or config.patch_context == "mixed"):
+        core = np.sort(shuffled(child_seed(seed, "core cells"), n_cells)[:size])
     if at_once:
         coords, diagnostics, notes = _one_pass(features, clock, core, seed=seed)
     else:

@@ -23,6 +23,7 @@ from spatialgears.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from spatialgears.config import Config
 
+BAD_INPUT = 2  # the exit code
 GRACE = 10.0  # seconds in which processes end by themselves once another has
 
 _PANEL = "Processes"
@@ -53,8 +54,17 @@ def launched(config: Config) -> bool:
         If a process ended early; the others are ended too.
     """
     count = config.devices
-    if count * config.num_nodes == 1 or any(name in os.environ for name in ("LOCAL_RANK", "SLURM_PROCID")):
+    total = count * config.num_nodes
+    if total == 1 or "LOCAL_RANK" in os.environ:
         return False
+    tasks = int(os.environ.get("SLURM_NTASKS", "1")) if "SLURM_PROCID" in os.environ else 1
+    if tasks == total:
+        return False
+    if tasks > 1:
+        raise ConfigError(
+            f"SLURM started {tasks} tasks, and devices = {count} on num_nodes = {config.num_nodes} are {total}.",
+            "Make --ntasks-per-node the same as --devices.",
+        )
     if config.num_nodes > 1:
         raise ConfigError(
             f"num_nodes = {config.num_nodes}, and nothing started this command on other machines.",
@@ -66,12 +76,14 @@ def launched(config: Config) -> bool:
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0"}
     shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     command = [sys.executable, "-m", "spatialgears", *sys.argv[1:]]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes are ended, too
     with tempfile.TemporaryFile() as heard:
         processes = [
             subprocess.Popen(
                 command,
-                env=os.environ | shared | {"LOCAL_RANK": str(rank), "RANK": str(rank)},
+                env=inherited | shared | {"LOCAL_RANK": str(rank), "RANK": str(rank)},
                 stdout=subprocess.DEVNULL if rank else None,
                 stderr=heard if rank else None,
             )
@@ -88,9 +100,9 @@ def launched(config: Config) -> bool:
     code = processes[failed].returncode
     if failed == 0 and code > 0:  # it has said why
         raise SystemExit(code)
-    how = (
-        f"was ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"failed: {told[-1:]}"
-    )
+    errors = [number for number, line in enumerate(told) if line.startswith("Error:")]
+    words = " ".join(told[errors[-1] :] if errors else told[-1:])
+    how = f"was ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"failed ({words})"
     raise RunError(
         f"Process {failed + 1} of {count} {how}, and the others were ended. Nothing that was written is lost: run the "
         "same command again, and it goes on from the last checkpoint."
@@ -100,18 +112,19 @@ def launched(config: Config) -> bool:
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
     """Until all have ended well, or one has not: its number."""
     while True:
-        codes = [process.poll() for process in processes]
-        failed = next((rank for rank, code in enumerate(codes) if code), None)
-        if failed is None:
-            if all(code == 0 for code in codes):
+        codes = [process.poll() or 0 for process in processes]
+        killed = [rank for rank, code in enumerate(codes) if code < 0]
+        failed = killed or [rank for rank, code in enumerate(codes) if code]
+        if not failed:
+            if all(process.returncode == 0 for process in processes):
                 return None
             time.sleep(0.1)
             continue
-        if failed and (codes[failed] or 0) > 0:  # an error that the first, too, may be about to tell
+        if failed[0] and not killed:  # an error in the input, which the first, too, is about to tell
             with suppress(subprocess.TimeoutExpired):
                 processes[0].wait(GRACE)
-            return 0 if processes[0].poll() else failed
-        return failed
+            return 0 if processes[0].poll() == BAD_INPUT else failed[0]
+        return failed[0]
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -96,6 +96,8 @@ def demo(
 ) -> None:
     """Simulate a tissue, place its cells, and score them against the truth; needs no input."""
     settings = options.load_config(None if config else preset, config, assignments)
+    if settings.devices * settings.num_nodes > 1:
+        raise InputError("The demo is one process.", "Use gears run --devices N on its files.")
     options.require_room()
     from spatialgears.datasets import simulate_tissue
     from spatialgears.io import read, write_h5ad

@@ -44,6 +44,7 @@ from spatialgears.expression.reference import reference_encoder
 from spatialgears.expression.start import svd_basis, weighted_start
 from spatialgears.expression.views import CellViews, SpotViews
 from spatialgears.metrics import mixing
+from spatialgears.processes import together
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -230,19 +231,20 @@ class _Loop:
             losses: dict[str, Tensor] = wrapped(batch, alpha)
             check_finite(losses, step, "encoder")
             optimizer.zero_grad()
-            fabric.backward(torch.stack(list(losses.values())).sum())
+            with together():
+                fabric.backward(torch.stack(list(losses.values())).sum())
             optimizer.step()
             values = {name: float(value.detach()) for name, value in losses.items()}
             if (step + 1) % max(1, steps // HISTORY_POINTS) == 0:
                 for name, value in {"step": float(step + 1), **values}.items():
                     history.setdefault(name, []).append(value)
             if (step + 1) % every == 0:
-                values["probe"] = self.probe(self.objective.encoder)
+                values["probe"] = fabric.broadcast(self.probe(self.objective.encoder))
                 history.setdefault("probe_step", []).append(step + 1)
                 history.setdefault("probe", []).append(values["probe"])
                 self._save(checkpoint if fabric.is_global_zero else None, adam, step + 1, history)
             progress("encoder", step + 1, steps, values)
-        self.objective.eval()
+        self.objective.eval().cpu()
         return history
 
     def _mixed(self, epoch: float, history: dict[str, list[float]]) -> bool:
@@ -254,10 +256,10 @@ class _Loop:
     @torch.no_grad()
     def probe(self, encoder: Encoder) -> float:
         """Balanced accuracy of telling spots from cells by their neighbours in the embedding."""
-        samples = []
+        samples, device = [], next(encoder.parameters()).device
         for number, domain in enumerate(self.domains):
             index = domain.draw(PROBE_PROFILES, torch_rng(self.seed, "probe", number)).unique()
-            samples.append(encoder(domain.clean[index]) * encoder.scale)
+            samples.append((encoder(domain.clean[index].to(device)) * encoder.scale).cpu())
         return balanced_probe(*samples, k=self.config.expression.probe_k)
 
     def _batch(self, count: int, generator: torch.Generator) -> Batch:

@@ -31,6 +31,7 @@ from spatialgears.geometry.heldout import Draw, HeldOutScore, hold_out_block
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.objective import Batch, Noise, Objective, Part, draw_noise
 from spatialgears.geometry.state import TrainingState, follow, one_cycle
+from spatialgears.processes import together
 from spatialgears.supervision.minisets import MinisetSampler
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ def train_geometry(
         if two_phases:
             loop.run("refiner", "refiner", model, geometry.refiner_steps, loop.unseen(folds, ~heldout))
         metrics = {} if score is None else score(model)
+    for one in (model, *(m for some in (folds, slide_folds) if some for m in some.models)):
+        one.cpu()  # everything after training is done there
     members = folds.models if folds else [model]
     heldout_spots = np.flatnonzero(heldout)
     return GeometryFit(
@@ -321,7 +324,8 @@ class _Loop:
             check_finite(losses, step, f"geometry {name}")
             loss = torch.stack(list(losses.values())).sum()
             optimizer.zero_grad()
-            fabric.backward(loss)
+            with together():
+                fabric.backward(loss)
             norm = fabric.clip_gradients(
                 wrapped, optimizer, max_norm=geometry.grad_clip, error_if_nonfinite=False
             )
@@ -332,8 +336,8 @@ class _Loop:
             values = {key: float(value.detach()) for key, value in losses.items()}
             state.record(step, {"loss": sum(values.values()), "lr": rate, **values}, window)
             if (step + 1) % geometry.eval_every == 0 or step + 1 == steps:
-                if score is not None:
-                    values |= state.judge(step, score(average))
+                if score is not None:  # all processes go by the first one's figures
+                    values |= state.judge(step, fabric.broadcast(score(average)))
                 if self.checkpoint is not None and fabric.is_global_zero:
                     state.save(self.checkpoint, step + 1)
             self.progress(f"geometry {name}", step + 1, steps, values)

@@ -140,35 +140,45 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
 
     with _repeated_names():
         whole = adata.to_memory() if adata.isbacked else adata
-    with atomic_path(path) as temporary:
-        try:
-            whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
-        except OSError:
-            raise
-        except Exception as error:
-            told = str(error)
-            if number := re.search(r"errno ?= ?(\d+)", told):  # HDF5 tells of the disk in words
-                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-            raise InputError(
-                f"{path} could not be written as an .h5ad file: {told.splitlines()[0] if told else type(error).__name__}",
-                "Remove or convert the part of the AnnData that is named here.",
-            ) from error
+    with atomic_path(path) as temporary, _writing(path):
+        whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
 
 
-def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path) -> None:
-    """Write a copy of the file ``source`` with the ``obs``, ``obsm``, ``obsp`` and ``uns`` entries of ``added``.
+@contextmanager
+def _writing(path: str | Path) -> Iterator[None]:
+    """Turn a writer's failure into an error of the disk, or one that names the file."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        told = str(error)
+        if number := re.search(r"errno ?= ?(\d+)", told):  # HDF5 tells of the disk in words
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise InputError(
+            f"{path} could not be written as an .h5ad file: {told.splitlines()[0] if told else type(error).__name__}",
+            "Remove or convert the part of the AnnData that is named here.",
+        ) from error
 
-    Nothing of the file is read into memory but what is replaced; ``path`` is whole or not there.
+
+def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replacing: str) -> None:
+    """Write a copy of the file ``source`` with ``obs``, ``var`` and the ``obsm``, ``obsp`` and ``uns`` entries of ``added``.
+
+    Entries of ``obsm`` that begin with ``replacing`` go. Nothing of the file is read into memory but what is replaced;
+    ``path`` is whole or not there.
     """
     import h5py
     from anndata.io import write_elem
 
     from spatialgears.engine import atomic_path
 
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, _writing(path):
         shutil.copyfile(source, temporary)
         with h5py.File(temporary, "r+") as file:
             write_elem(file, "obs", added.obs)
+            write_elem(file, "var", added.var)
+            for key in [key for key in file.get("obsm", ()) if key.startswith(replacing)]:
+                del file["obsm"][key]
             for room in ("obsm", "obsp", "uns"):
                 if room not in file:
                     write_elem(file, room, {})
