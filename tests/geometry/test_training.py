@@ -1,14 +1,16 @@
 import contextlib
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from spatialgears.engine import load_state
+from spatialgears.engine import load_state, torch_rng
 from spatialgears.errors import ConfigError, RunError, TrainingError
 from spatialgears.geometry import train_geometry
 from spatialgears.geometry.heldout import HeldOutScore
+from spatialgears.geometry.training import _Loop, _Minisets
 
 
 def train(tissue, config, **options):
@@ -173,3 +175,26 @@ def test_without_several_slides_nothing_is_rehearsed(tissue, tiny):
     config = tiny(refiner="none", crossfit=1, slide_steps=6, eval_every=2, steps=4)
     one = train_geometry(tissue.draw, tissue.slides[:1], 10, config=config, seed=1)
     assert one.slide_folds is None and max(one.history["fold-0/step"]) == 4
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_shares_of_two_processes_make_up_the_sets_of_one(tissue, tiny, pairs):
+    config = tiny(refiner="none", batch_size=4, overlap_shape=1.0 if pairs else 0.0)
+
+    def share(rank: int, size: int):
+        fabric = SimpleNamespace(global_rank=rank, world_size=size, to_device=lambda batch: batch)
+        loop = _Loop(tissue.draw, tissue.slides, config, 0, fabric, None, lambda *_: None)
+        sampler = loop.sampler(np.ones(sum(map(len, tissue.slides)), dtype=bool))
+        return loop.batch(_Minisets([sampler]), 0, torch_rng(3), torch_rng(3, rank)).coords
+
+    whole, first, second = share(0, 1), share(0, 2), share(1, 2)
+    for one, two, both in zip(
+        first.chunk(1 + pairs), second.chunk(1 + pairs), whole.chunk(1 + pairs), strict=True
+    ):
+        torch.testing.assert_close(torch.stack([one, two], 1).flatten(0, 1), both)
+
+
+def test_more_processes_than_sets_are_refused(tissue, tiny):
+    fabric = SimpleNamespace(global_rank=0, world_size=9)
+    with pytest.raises(ConfigError, match="9 processes cannot share the 4 sets"):
+        _Loop(tissue.draw, tissue.slides, tiny(batch_size=4), 0, fabric, None, lambda *_: None)
