@@ -169,10 +169,10 @@ def _confidence(
     if fitted.confidence is None:
         unknown = np.full(len(features), np.nan, dtype=np.float32)
         return unknown, unknown.copy(), np.zeros(len(features), dtype=bool)
-    spread = fitted.network.spread(features, seed=seed, each=each)
+    measured = features.as_measured()  # as the spots were that radii are learnt from
+    spread = fitted.network.spread(measured, seed=seed, each=each)
     radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
     parts = np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
-    measured = features.as_measured()
     outside = np.concatenate([fitted.confidence.outside(measured[part]) for part in parts])
     return radius50, radius90, outside
 
