@@ -31,8 +31,9 @@ DOTTED = {
     "tempfile": {"mktemp"},
     "subprocess": {"getoutput", "getstatusoutput"},
 }
-#: Modules whose task it is to start processes or code of known places: the benchmark's peers, and one trial.
-STARTERS = {"engine.py", "bench/harness.py", "bench/limits.py"}
+#: Modules whose task it is to start processes or code of known places: the benchmark's peers, one trial, and the command
+#: itself in several processes.
+STARTERS = {"engine.py", "cli/launch.py", "bench/harness.py", "bench/limits.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
