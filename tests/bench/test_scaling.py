@@ -40,3 +40,13 @@ def test_patterned_spots_are_spatial_and_counted():
     slide = scaling.patterned(500, seed=0)
     assert slide.shape == (500, 100) and slide.X.max() >= 5 and (slide.X.data == np.round(slide.X.data)).all()
     assert (slide.var_names == scaling.patterned(20, seed=1).var_names).all()
+
+
+def test_the_figure_shows_time_memory_and_accuracy_of_everyone():
+    ours = [{"cells": n, "seconds": n, "peak GB": 1.0, "spearman": 0.9} for n in (10, 100)]
+    peer = {"cells": 10, "method": "Peer", "seconds": 5, "peak GB": 2.0, "spearman": 0.8, "note": ""}
+    failed = {**peer, "method": "Other", "spearman": None}
+    axes = scaling.draw(ours, [peer, failed]).axes
+    assert [ax.get_ylabel() for ax in axes] == ["seconds", "peak memory, GB", "Spearman"]
+    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["GEARS", "Peer"]
+    assert axes[2].get_ylim() == (0, 1)

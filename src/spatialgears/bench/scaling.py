@@ -277,8 +277,7 @@ def draw(ours: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> Fi
         for name, values in lines.items():
             ax.plot([row["cells"] for row in values], [row[key] for row in values], marker="o", label=name)
         ax.set(xscale="log", xlabel="cells", ylabel=label)
-        if key != "spearman":
-            ax.set(yscale="log")
+        ax.set(**{"ylim": (0, 1)} if key == "spearman" else {"yscale": "log"})
         ax.grid(alpha=0.3)
         ax.legend(fontsize="small")
     return figure
