@@ -317,6 +317,11 @@ class Config(_Stage):
     geometry: GeometryConfig = GeometryConfig()
     assembly: AssemblyConfig = AssemblyConfig()
 
+    @property
+    def processes(self) -> int:
+        """How many take part in a run."""
+        return self.devices * self.num_nodes
+
     @classmethod
     def preset(cls, name: str = "default") -> Config:
         """The named preset: ``quick``, ``default`` or ``paper``.

@@ -136,6 +136,12 @@ def make_fabric(config: Config) -> Fabric:
     return fabric
 
 
+def join(config: Config) -> None:
+    """Meet the other processes of this run, if there are to be any."""
+    if config.processes > 1:
+        make_fabric(config)
+
+
 _BF16 = """
 import torch
 layer = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.SiLU(), torch.nn.Linear(32, 16))

@@ -106,15 +106,14 @@ class GEARS:
         >>> model = sg.GEARS(sg.Config.preset("quick")).fit(tissue.slides, tissue.cells)  # doctest: +SKIP
         """
         names = list(names or [])
-        if names:
-            names[-1] = named(names[-1], cells)
+        told = [*names[:-1], named(names[-1], cells)] if names else []
         inputs = validate_inputs(
             slides,
             sample_cells(cells, seed=self.config.seed),
             layer=layer,
             spatial_key=spatial_key,
             normalised=normalised,
-            names=names,
+            names=told,
         )
         judge_all(cells, layer=layer, normalised=normalised, name=names[-1] if names else "the cells")
         require_memory(cost_of(inputs, self.config))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from spatialgears import store
 from spatialgears.config import Config
-from spatialgears.engine import Progress, make_fabric, remove_leftovers, silent, write_atomic
+from spatialgears.engine import Progress, join, remove_leftovers, silent, write_atomic
 from spatialgears.errors import RunError
 from spatialgears.processes import agreed, is_first
 from spatialgears.run_folder import RunFolder, fingerprint, locked, logged
@@ -70,8 +70,7 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     from spatialgears.validate.sampling import judge_all, named, sample_cells
 
     out = RunFolder(Path(folder))
-    if config.devices * config.num_nodes > 1:
-        make_fabric(config)  # joins the other processes
+    join(config)
     if not is_first():
         return _follow(out, inputs, config)
     _refuse_strangers(out)

@@ -23,7 +23,7 @@ def gears(monkeypatch, tmp_path):
         worker.main(command[-1])
         return {"code": 0, "timeout": False, "seconds": 1.0, "peak_gb": 0.1}
 
-    monkeypatch.setattr(harness, "_launch", launch)
+    monkeypatch.setattr(harness, "launch", launch)
     app = typer.Typer()
     app.command()(bench)
 

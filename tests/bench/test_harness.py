@@ -27,7 +27,7 @@ def in_process(monkeypatch):
         worker.main(command[-1])
         return {"code": 0, "timeout": False, "seconds": 1.0, "peak_gb": 0.1}
 
-    monkeypatch.setattr(harness, "_launch", launch)
+    monkeypatch.setattr(harness, "launch", launch)
 
 
 @pytest.fixture(scope="module")

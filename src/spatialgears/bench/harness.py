@@ -137,7 +137,7 @@ def run_one(
         command = method.command(files, seed=seed, out=out)
     except InputError as error:
         return row | {"status": "unavailable", "reason": error.problem}, {}
-    usage = _launch(command, files.folder, limits)
+    usage = launch(command, files.folder, limits)
     row |= {"seconds": round(usage["seconds"], 2), "peak_gb": round(usage["peak_gb"], 3)}
     if (out / "info.json").exists():
         row["info"] = json.loads((out / "info.json").read_text())
@@ -151,7 +151,7 @@ def run_one(
     return row, arrays
 
 
-def _launch(command: list[str], folder: Path, limits: Limits) -> dict[str, Any]:
+def launch(command: list[str], folder: Path, limits: Limits) -> dict[str, Any]:
     """Run the command through :mod:`~spatialgears.bench.limits` and read what it used."""
     spec = {
         "command": command,

@@ -22,9 +22,8 @@ from anndata import AnnData
 from matplotlib.figure import Figure
 from scipy import sparse
 
-from spatialgears.bench import limits as limits_script
 from spatialgears.bench import one_model, protocols
-from spatialgears.bench.harness import Limits, run
+from spatialgears.bench.harness import Limits, launch, run
 from spatialgears.bench.methods import choose
 from spatialgears.bench.peers import PeerOptions
 from spatialgears.bench.store import Store
@@ -68,9 +67,7 @@ def rows(config: Config, sizes: Sequence[int], *, folder: Path, threads: int) ->
         cells = folder / f"cells-{size}.h5ad"
         task.cells.write_h5ad(cells)
         counts = task.cells.X
-        told = predict_cost(
-            0, size, counts.shape[1], config.with_values([f"threads={threads}"]), stored=counts.nnz
-        )
+        told = predict_cost(0, size, counts.shape[1], config, stored=counts.nnz)
         used = measured(
             {"model": str(folder / "model"), "cells": str(cells), "out": str(folder / "placed.h5ad")},
             threads=threads,
@@ -111,18 +108,20 @@ def place_file(spec: dict[str, Any]) -> None:
 
 def measured(spec: dict[str, str], *, threads: int) -> dict[str, Any]:
     """Run :func:`place_file` in a process on so many cores; its seconds, peak memory and profile."""
-    with tempfile.TemporaryDirectory() as folder:
-        spec = {**spec, "told": f"{folder}/told.json"}
-        cores = sorted(os.sched_getaffinity(0))[:threads] if hasattr(os, "sched_getaffinity") else []
-        pin = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
-        command = [*pin, sys.executable, "-c", _READ, json.dumps(spec)]
-        limited = {"command": command, "seconds": 6 * 3600, "gigabytes": 64, "log": f"{folder}/log"}
-        limited["usage"] = f"{folder}/usage.json"
-        subprocess.run([sys.executable, "-I", "-S", limits_script.__file__, json.dumps(limited)], check=True)
-        usage = json.loads(Path(f"{folder}/usage.json").read_text())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        spec = {key: str(Path(path).resolve()) for key, path in spec.items()} | {"told": f"{name}/told.json"}
+        command = [*_pinned(threads), sys.executable, "-c", _READ, json.dumps(spec)]
+        usage = launch(command, folder, Limits(6 * 3600, 64, threads))
         if usage["code"]:
-            raise RuntimeError(Path(f"{folder}/log").read_text()[-2000:])
+            raise RuntimeError((folder / "log.txt").read_text()[-2000:])
         return {**usage, **json.loads(Path(spec["told"]).read_text())}
+
+
+def _pinned(count: int) -> list[str]:
+    """What to put before a command to keep it on so many cores."""
+    cores = sorted(os.sched_getaffinity(0))[:count] if hasattr(os, "sched_getaffinity") else []
+    return ["taskset", "-c", ",".join(map(str, cores))] if cores else []
 
 
 def slopes(found: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -140,16 +139,7 @@ def processes(folder: Path, size: int = PROCESSES_AT) -> dict[str, float]:
     task_of(size).cells.write_h5ad(cells)
     found = {}
     for devices in (1, 2):
-        cores = sorted(os.sched_getaffinity(0))[:devices]
-        command = [
-            "taskset",
-            "-c",
-            ",".join(map(str, cores)),
-            sys.executable,
-            "-m",
-            "spatialgears",
-            "reconstruct",
-        ]
+        command = [*_pinned(devices), sys.executable, "-m", "spatialgears", "reconstruct"]
         command += ["-m", str(folder / "model"), "--sc", str(cells), "-o", str(folder / "placed.h5ad")]
         start = time.perf_counter()
         subprocess.run([*command, "--devices", str(devices)], check=True, capture_output=True)
@@ -184,10 +174,10 @@ def neighbours(sizes: Sequence[int] = SEARCHED, *, seed: int = 0) -> Iterator[di
     """Recall and time of neighbour searches on clustered points, those of libraries that are installed."""
     rng = numpy_rng(seed, "search")
     centres = 3 * rng.normal(size=(50, DIM))
+    _pynndescent(centres.astype(np.float32))  # compiles
     for size in sizes:
         points = (centres[rng.integers(50, size=size)] + rng.normal(size=(size, DIM))).astype(np.float32)
         true = None
-        _pynndescent(points[:500])  # compiles
         for name, search in SEARCHES.items():
             start = time.perf_counter()
             try:

@@ -53,8 +53,7 @@ def launched(config: Config) -> bool:
     RunError
         If a process ended early; the others are ended too.
     """
-    count = config.devices
-    total = count * config.num_nodes
+    count, total = config.devices, config.processes
     if total == 1 or "LOCAL_RANK" in os.environ:
         return False
     tasks = int(os.environ.get("SLURM_NTASKS", "1")) if "SLURM_PROCID" in os.environ else 1

@@ -96,7 +96,7 @@ def demo(
 ) -> None:
     """Simulate a tissue, place its cells, and score them against the truth; needs no input."""
     settings = options.load_config(None if config else preset, config, assignments)
-    if settings.devices * settings.num_nodes > 1:
+    if settings.processes > 1:
         raise InputError("The demo is one process.", "Use gears run --devices N on its files.")
     options.require_room()
     from spatialgears.datasets import simulate_tissue
@@ -210,13 +210,12 @@ def reconstruct(
     options.check_paths([sc])
     from spatialgears.config import Config
 
-    processes = launch.on_devices(Config.preset(), devices, num_nodes)
-    if launch.launched(processes):
+    settings = launch.on_devices(Config.preset(), devices, num_nodes)
+    if launch.launched(settings):
         return
-    if processes.devices * processes.num_nodes > 1:
-        from spatialgears.engine import make_fabric
+    from spatialgears.engine import join
 
-        make_fabric(processes)  # joins the other processes
+    join(settings)
     fitted, cells, placed = _placed(
         model, sc, layer, sc_genes, transpose=transpose, normalised=normalised, assignments=assignments
     )

@@ -8,6 +8,7 @@ lies nearer to what the network knows. Too far, and the cell forgets itself; the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,12 +43,16 @@ class Pull:
         axes = torch.linalg.svd(bank - bank.mean(0), full_matrices=False).Vh[:DIM].T
         return cls(bank, axes.contiguous(), share)
 
+    @cached_property
+    def directions(self) -> Tensor:
+        """(m, p) where each spot lies along the axes, of unit length."""
+        return normalize(self.bank @ self.axes, dim=1)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Features (n, G) of cells, moved."""
-        spots = normalize(self.bank @ self.axes, dim=1)
         parts = []
         for part in x.split(ROWS):
-            alike = normalize(part @ self.axes, dim=1) @ spots.T  # (rows, m)
-            nearest = alike.topk(min(NEAREST, len(spots)), dim=1).indices
+            alike = normalize(part @ self.axes, dim=1) @ self.directions.T  # (rows, m)
+            nearest = alike.topk(min(NEAREST, len(self.bank)), dim=1).indices
             parts.append(torch.lerp(part, self.bank[nearest].mean(1), self.share))
         return torch.cat(parts) if parts else x
