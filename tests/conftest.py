@@ -6,6 +6,7 @@ import pytest
 
 SMALL = {
     "threads": 1,
+    "expression": {"max_steps": 10},
     "supervision": {"n_min": 16, "n_max": 32, "dim": 8},
     "geometry": {
         "steps": 15,

@@ -128,7 +128,7 @@ def test_nothing_is_changed_without_being_asked(small_result, small_tissue, tmp_
     sg.tl.spatial_expression(cells, list(cells.var_names[:3]), copy=True)
     placed = sg.tl.register(cells, slide, copy=True)
     sg.tl.mixing(cells, "kind", basis="X_gears")
-    sg.tl.marker_enrichment(placed, slide, "a", labels="kind")
+    sg.tl.marker_enrichment(placed, slide, "a", labels="kind", within=0.5)
     sg.pl.reconstruction(cells, color="kind")
     sg.io.write_h5ad(cells, tmp_path / "cells.h5ad")
     sg.datasets.same_spots(slide, slide)

@@ -203,6 +203,11 @@ class GeometryConfig(_Stage):
         description="generators that are each trained without another part of the spots (a tenth, or less), which tells "
         "when each was best and how far off it is; their mean is used. 0: one generator, trained on all",
     )
+    nearest: bool = Field(
+        True,
+        description="average the generators with the places of the spots nearest in stage A's embedding, by the share "
+        "that places spots best that neither has seen; needs crossfit",
+    )
     slide_steps: Annotated[int, Field(ge=0)] = Field(
         400,
         description="with several slides, steps of models that each miss one; they tell how long to train the others "
@@ -312,6 +317,11 @@ class Config(_Stage):
     devices: Annotated[int, Field(ge=1)] = 1
     num_nodes: Annotated[int, Field(ge=1)] = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    compile: bool = Field(
+        False,
+        description="compile stage C's training steps (torch.compile): minutes to begin with, and a C++ compiler; "
+        "`gears bench scaling` prints what it gives",
+    )
     expression: ExpressionConfig = ExpressionConfig()
     supervision: SupervisionConfig = SupervisionConfig()
     geometry: GeometryConfig = GeometryConfig()
@@ -628,6 +638,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "ema": 0.0,
             "holdout": 0.0,
             "crossfit": 0,
+            "nearest": False,
             "slide_steps": 0,
         },
         "assembly": {  # Patchwise Inference

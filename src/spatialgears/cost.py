@@ -15,6 +15,7 @@ from spatialgears.errors import InputError
 
 #: As in the modules of the stages, which are not imported here: torch comes with them.
 ENSEMBLE_DRAWS, MOST_SLIDES_CHECKED, MAX_VIEWS, BANK_BYTES, WORKING_VALUES = 12, 3, 48, 512 * 2**20, 4096
+MAX_PROFILES = 20_000
 
 #: Address space that is mapped, but not used, by threads and libraries loaded on the way.
 RESERVED = 5e8
@@ -31,11 +32,13 @@ class Coefficients:
     core_gain: float = 0.5  # n cores are n to this power as fast as one
     refine_factor: float = 3.0  # graphs and landmarks of the denoiser, over its multiply-adds
     solve_seconds: float = 4e-6  # per cell and step of the global solve
+    profile_seconds: float = 1e-6  # per gene of a spot or cell that stage A learns from: views, guard
     cell_seconds: float = 5e-5  # per cell: features, support, spacing, neighbour graph, writing
     rehearsed_share: float = 0.5  # of the steps that models missing a slide are given, those that were needed
     base_bytes: float = 7.5e8  # the interpreter with torch and scanpy
     stored_bytes: float = 24.0  # per stored value of the inputs: read, validated, and a copy under way
     count_bytes: float = 2.0  # per entry of spots by shared genes: sparse, some copies
+    profile_bytes: float = 20.0  # per gene of a spot or cell that stage A learns from
     view_bytes: float = 12.0  # per entry of spots by panel genes: dense, some copies
     cell_bytes: float = 1000.0  # per cell: places, radii, the neighbour graph, names
     pass_bytes: float = 14000.0  # per cell of one pass through the networks
@@ -132,7 +135,7 @@ def predict_cost(
     each = (placing + passes * samples * refine) / speed + (1 + samples) * solve + c.cell_seconds
     seconds = c.start_seconds + c.panel_seconds * n_spots * n_genes + n_cells * each
     if n_spots:
-        seconds += _training(n_spots, n_genes, config, speed=speed, n_slides=n_slides)
+        seconds += _training(n_spots, n_cells, n_genes, config, speed=speed, n_slides=n_slides)
     kept = 8 * (width_in + g.hidden) + 40 * g.width * (
         g.context_blocks + g.generator_blocks + g.denoiser_blocks
     )
@@ -145,7 +148,8 @@ def predict_cost(
         together = min(n_cells, a.patch_batch * a.patch_size)
     at_once = together * (c.pass_bytes + 8 * width_in) * min(cores, 1 + samples)
     step = elements * kept * c.activation_bytes if n_spots else 0.0
-    return Cost(seconds, int(c.base_bytes + data + max(step, at_once)))
+    encoder = c.profile_bytes * _profiles(n_spots, n_cells, config) * n_genes if n_spots else 0.0
+    return Cost(seconds, int(c.base_bytes + data + max(step, at_once, encoder)))
 
 
 def _width(n_genes: int, config: Config) -> int:
@@ -169,7 +173,17 @@ def _set_size(n_spots: int, config: Config) -> float:
     return (min(s.n_min, n_spots) + min(s.n_max, n_spots)) / 2
 
 
-def _training(n_spots: int, n_genes: int, config: Config, *, speed: float, n_slides: int) -> float:
+def _profiles(n_spots: int, n_cells: int, config: Config) -> int:
+    """Spots and cells that stage A learns from; none where its embedding is not used."""
+    g = config.geometry
+    if g.inputs == "expression" and not (g.nearest and g.crossfit):
+        return 0
+    return min(n_spots, MAX_PROFILES) + min(n_cells, MAX_PROFILES)
+
+
+def _training(
+    n_spots: int, n_cells: int, n_genes: int, config: Config, *, speed: float, n_slides: int
+) -> float:
     """Seconds of all training."""
     c, e, g = Coefficients(), config.expression, config.geometry
     generator, denoiser = _macs(_width(n_genes, config), config)
@@ -185,9 +199,11 @@ def _training(n_spots: int, n_genes: int, config: Config, *, speed: float, n_sli
         each = c.refine_factor * 3 * elements * (generator + denoiser + pairs) / speed
         each *= 0.3 if g.crossfit else 1  # sets of unseen spots are small
         seconds += g.refiner_steps * (c.step_seconds + each)
-    if g.inputs != "expression":
-        layers = [n_genes, *e.hidden, e.embed_dim]
+    if profiles := _profiles(n_spots, n_cells, config):
+        layers = [min(n_genes, e.basis_dim) if e.residual else n_genes, *e.hidden, e.embed_dim]
         encoder = sum(left * right for left, right in itertools.pairwise(layers))
-        batches = e.epochs * math.ceil(n_spots / e.batch_size)
+        per_epoch = math.ceil(2 * min(n_spots, MAX_PROFILES) / e.batch_size)
+        batches = min(e.epochs * per_epoch, e.max_steps)
         seconds += batches * (c.step_seconds + 12 * e.batch_size * encoder / speed)
+        seconds += c.profile_seconds * profiles * n_genes
     return seconds

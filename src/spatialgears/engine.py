@@ -10,6 +10,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -119,6 +120,11 @@ def make_fabric(config: Config) -> Fabric:
     if on_cpu and config.precision == "bf16-mixed" and not bf16_works():
         raise ConfigError(
             "precision = bf16-mixed does not work on this CPU: a trial of it failed.", "Use 32-true."
+        )
+    if on_cpu and config.compile and not shutil.which(os.environ.get("CXX", "c++")):
+        raise ConfigError(
+            "compile = true needs a C++ compiler, and there is none.",
+            "Install g++, or leave compile = false.",
         )
     try:
         fabric = Fabric(

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spatialgears.assembly.confidence import Confidence
+from spatialgears.assembly.confidence import Confidence, error_of_mean
 from spatialgears.engine import child_seed, numpy_rng, torch_rng
 from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.views import SpotViews
 from spatialgears.geometry.ensemble import dropout_spread
 from spatialgears.geometry.heldout import Draw
+from spatialgears.geometry.nearest import NearestSpots, best_weight
 from spatialgears.geometry.training import Folds, GeometryFit
 from spatialgears.selfcheck import SelfCheck, score
 from spatialgears.supervision.targets import procrustes
+
+logger = logging.getLogger(__name__)
 
 VIEWS = 4  # views of each held-out spot that the confidence is learnt from
 EXAMINED = 5000  # spots of a slide that are looked at: more tell no more
@@ -37,6 +41,8 @@ class Unseen:
         (m, f) the view that was placed.
     places, truth
         (m, 2) where it was put, and where it is.
+    nearest
+        (m, 2) where the nearest spots put it, of those the model has seen; ``places`` without such.
     view
         (m,) number of the view.
     spread
@@ -47,6 +53,7 @@ class Unseen:
     slide: Tensor
     features: Tensor
     places: Tensor
+    nearest: Tensor
     truth: Tensor
     view: Tensor
     spread: Tensor
@@ -56,17 +63,30 @@ class Unseen:
         """(m,) how far off each was placed."""
         return (self.places - self.truth).norm(dim=1)
 
+    def averaged(self, weight: float) -> Unseen:
+        """Placed by the mean of model and nearest spots, these with ``weight``."""
+        return replace(self, places=torch.lerp(self.places, self.nearest, weight))
+
 
 @torch.no_grad()
-def place_unseen(folds: Folds, draw: Draw, slides: list[NDArray[np.float64]], *, seed: int) -> Unseen:
+def place_unseen(
+    folds: Folds,
+    draw: Draw,
+    slides: list[NDArray[np.float64]],
+    *,
+    seed: int,
+    nearest: NearestSpots | None = None,
+) -> Unseen:
     """Place every spot with the model that has not seen it, among all spots of its slide (or ``EXAMINED`` of them).
 
     The pose of a slide is found from the spots the model has seen; where it has seen none, that of each half of its
     spots from the other half. No spot's place takes part in finding its own pose: d dimensions could be turned to fit.
+    With ``nearest``, views are the model's features and, after them, the embedding.
     """
     everywhere = np.concatenate(slides)
     parts: list[tuple[Tensor, ...]] = []
     for number, model in enumerate(folds.models):
+        known = None if nearest is None else nearest.without(folds.fold == number)
         for s, spots in enumerate(examined(slides, seed=seed)):
             unseen = torch.from_numpy(folds.fold[spots] == number)
             if not unseen.any():
@@ -76,14 +96,20 @@ def place_unseen(folds: Folds, draw: Draw, slides: list[NDArray[np.float64]], *,
             index, truth = torch.from_numpy(spots), torch.from_numpy(everywhere[spots]).float()
             for view in range(VIEWS):
                 x = draw(index[None], torch_rng(seed, "unseen", number, s, view))
-                geometry = model(x)[0].float()
-                places = torch.empty_like(truth)
+                if known is None:
+                    geometry = near = model(x)[0].float()
+                else:
+                    x, z = x.tensor_split([model.n_features], dim=-1)
+                    geometry = model(x)[0].float()
+                    near = known(z, geometry[None])[0]
+                both = torch.stack([geometry, near])
+                places = torch.empty(2, *truth.shape)
                 for wanted, posed in ((unseen, ~unseen),) if by_seen else ((half, ~half), (~half, half)):
                     shift, origin = geometry[posed].mean(0), truth[posed].mean(0)
                     turn = procrustes(truth[posed] - origin, geometry[posed] - shift)  # (2, d)
-                    places[wanted] = (geometry[wanted] - shift) @ turn.T + origin
+                    places[:, wanted] = (both[:, wanted] - shift) @ turn.T + origin
                 spread = dropout_spread(model, x[0], seed=child_seed(seed, "spread", number, s, view))
-                rows = (index[unseen], torch.full((int(unseen.sum()),), s), x[0, unseen], places[unseen])
+                rows = (index[unseen], torch.full((int(unseen.sum()),), s), x[0, unseen], *places[:, unseen])
                 parts.append((*rows, truth[unseen], torch.full((int(unseen.sum()),), view), spread[unseen]))
     return Unseen(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
@@ -98,16 +124,35 @@ def examined(slides: list[NDArray[np.float64]], *, seed: int) -> list[NDArray[np
 
 
 def examine(
-    fit: GeometryFit, draw: Draw, views: SpotViews, slides: list[NDArray[np.float64]], *, seed: int
+    fit: GeometryFit,
+    draw: Draw,
+    views: SpotViews,
+    slides: list[NDArray[np.float64]],
+    *,
+    seed: int,
+    nearest: NearestSpots | None = None,
+    noise: float = 0.0,
 ) -> tuple[list[SelfCheck], Confidence | None]:
-    """Self-checks on held-out spots and slides beside the simple reference, and the confidence learnt from them."""
+    """Self-checks on held-out spots and slides beside the simple reference, and the confidence learnt from them.
+
+    Cells are of no slide: where whole slides were missed, these tell how far off cells are, and what weight
+    ``nearest`` gets. A spot is placed by the one model that has not seen it, cells by the mean of all, which does not
+    have the ``noise`` of one (:func:`~spatialgears.assembly.confidence.error_of_mean`).
+    """
     checks: list[SelfCheck] = []
-    found: list[Unseen] = []
-    for folds, what in ((fit.folds, "Held-out spots"), (fit.slide_folds, "Held-out slide")):
-        if folds is None:
-            continue
-        unseen = place_unseen(folds, draw, slides, seed=seed)
-        found.append(unseen)
+    judged = [
+        (folds, what, place_unseen(folds, draw, slides, seed=seed, nearest=nearest))
+        for folds, what in ((fit.folds, "Held-out spots"), (fit.slide_folds, "Held-out slide"))
+        if folds is not None
+    ]
+    if not judged:
+        return checks, None
+    if nearest is not None:
+        last = judged[-1][2]
+        nearest.weight.fill_(best_weight(last.places, last.nearest, last.truth, spot=last.spot))
+        logger.info("nearest spots: %.2f of the mean with the generators", float(nearest.weight))
+        judged = [(folds, what, each.averaged(float(nearest.weight))) for folds, what, each in judged]
+    for folds, what, unseen in judged:
         simple = reference_places(folds, views, slides, seed=seed)
         for s in range(len(slides)):
             one = (unseen.slide == s) & (unseen.view == 0)
@@ -117,12 +162,11 @@ def examine(
                 )
                 places, truth, spot = unseen.places[one], unseen.truth[one], unseen.spot[one]
                 checks.append(score(title, places.numpy(), truth.numpy(), reference=simple[spot.numpy()]))
-    if not found:
-        return checks, None
-    last = found[
-        -1
-    ]  # cells are of no slide: where whole slides were missed, these tell how far off cells are
-    return checks, Confidence.fit(last.features, last.error, last.spread, spot=last.spot)
+    last = judged[-1][2]
+    if nearest is not None:
+        noise *= (1 - float(nearest.weight)) ** 2
+    error = error_of_mean(last.error, last.spread, noise=noise, members=len(fit.members))
+    return checks, Confidence.fit(last.features, error, last.spread, spot=last.spot)
 
 
 def reference_places(

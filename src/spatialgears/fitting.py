@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from spatialgears.assembly.confidence import Confidence
 from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
 from spatialgears.examining import examine
-from spatialgears.expression import pull
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel, build_panel
@@ -28,6 +28,7 @@ from spatialgears.expression.views import SpotViews, cell_features, cell_standar
 from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import train_geometry
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.store import StoredModel, flatten, part
@@ -37,6 +38,8 @@ from spatialgears.validate import ValidInputs
 logger = logging.getLogger(__name__)
 
 ANCHORS = 512  # spots per slide whose features are kept, to find the slide's frame among the cells
+MEAN_VIEWS, MEAN_VIEWS_OF = 8, 4000  # views averaged of a spot that cells are compared with, and such spots
+NOISE_CELLS = 2000  # cells that show how much generators differ
 FOOTPRINT = 5000  # spots per slide whose places are kept
 
 
@@ -134,6 +137,8 @@ class Fitted:
         signal = tensors.get("panel.signal")
         n_features = seen_by_network(torch.zeros(1, len(stored.genes)), signal, encoder, config).shape[1]
         network = build_network(n_features, int(meta["members"]), config)
+        if spots := part("network.nearest", tensors):
+            network.nearest = NearestSpots(**spots)
         network.load_state_dict(part("network", tensors))
         slides = []
         for i in range(int(meta["slides"])):
@@ -200,9 +205,9 @@ class CellFeatures:
         )
         if self.missing.any():
             x[:, torch.from_numpy(self.missing)] = 0
-        if self.pull is not None:
-            x = self.pull(x)
-        return seen_by_network(x, fitted.signal, fitted.encoder, self.config)
+        moved = x if self.pull is None else self.pull(x)
+        seen = seen_by_network(moved, fitted.signal, fitted.encoder, self.config)
+        return seen if fitted.network.nearest is None else with_embedding(seen, x, fitted.encoder)
 
 
 def seen_by_network(x: Tensor, signal: Tensor | None, encoder: Encoder | None, config: Config) -> Tensor:
@@ -210,12 +215,15 @@ def seen_by_network(x: Tensor, signal: Tensor | None, encoder: Encoder | None, c
 
     With ``signal`` (G, k) it sees the expression's part along these directions only.
     """
-    z = None if encoder is None else encoder.embed(x)
-    if z is not None and config.geometry.inputs == "embedding":
-        return z
-    if signal is not None:
-        x = x @ signal @ signal.T
-    return x if z is None else torch.cat([x, z], dim=-1)
+    if config.geometry.inputs == "embedding" and encoder is not None:
+        return encoder.embed(x)
+    seen = x if signal is None else x @ signal @ signal.T
+    return with_embedding(seen, x, encoder if config.geometry.inputs == "both" else None)
+
+
+def with_embedding(seen: Tensor, x: Tensor, encoder: Encoder | None) -> Tensor:
+    """``seen`` (..., f) and after it the embedding of weighted expression x (..., G), if there is an encoder."""
+    return seen if encoder is None else torch.cat([seen, encoder.embed(x)], dim=-1)
 
 
 def build_network(n_features: int, members: int, config: Config) -> Ensemble:
@@ -245,7 +253,8 @@ def fit_model(
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     fabric = make_fabric(config)
     embedded: EncoderFit | None = None
-    if config.geometry.inputs != "expression":
+    use_nearest = config.geometry.nearest and config.geometry.crossfit > 0
+    if config.geometry.inputs != "expression" or use_nearest:
         embedded = train_encoder(
             spots,
             [cells],
@@ -267,6 +276,10 @@ def fit_model(
     def draw(index: Tensor, generator: torch.Generator) -> Tensor:
         return seen_by_network(views.draw(index, generator), signal, encoder, config)
 
+    def draw_embedded(index: Tensor, generator: torch.Generator) -> Tensor:
+        x = views.draw(index, generator)
+        return with_embedding(seen_by_network(x, signal, encoder, config), x, encoder)
+
     n_features = draw(torch.zeros(1, dtype=torch.long), torch_rng(0)).shape[1]
     fit = train_geometry(
         draw,
@@ -278,7 +291,15 @@ def fit_model(
         checkpoint=checkpoint,
         progress=progress,
     )
-    checks, confidence = examine(fit, draw, views, list(canonical), seed=seed)
+    nearest = None
+    if use_nearest and encoder is not None:
+        nearest, draw = _nearest(views, canonical, encoder, seed=seed), draw_embedded
+    noise = 0.0
+    if len(fit.members) > 1:
+        rows = np.sort(numpy_rng(seed, "noise").permutation(cells.shape[0])[:NOISE_CELLS])
+        x, _ = cell_features(cells[rows], panel, settings, standardiser=standardiser, raw=raw)
+        noise = Ensemble(fit.members).noise(seen_by_network(x, signal, encoder, config), seed=seed)
+    checks, confidence = examine(fit, draw, views, list(canonical), seed=seed, nearest=nearest, noise=noise)
     history = fit.history | ({f"encoder/{k}": v for k, v in embedded.history.items()} if embedded else {})
     return Fitted(
         panel=panel,
@@ -287,13 +308,15 @@ def fit_model(
         signal=signal,
         pull=_pull(views, config, seed=seed) if signal is None else None,
         encoder=encoder,
-        network=Ensemble(fit.members).eval(),
+        network=Ensemble(fit.members, nearest).eval(),
         slides=_keep_slides(draw, list(canonical), list(frames), seed=seed),
         confidence=confidence,
         checks=checks,
         history=history,
         warnings=inputs.warnings,
-        embedding=embedded.summary() if embedded else {},
+        embedding=embedded.summary() | {"nearest": float(nearest.weight) if nearest else None}
+        if embedded
+        else {},
     )
 
 
@@ -301,9 +324,26 @@ def _pull(views: SpotViews, config: Config, *, seed: int) -> Pull | None:
     """What moves cells towards spots, where the network sees the expression itself."""
     if not config.expression.pull or config.geometry.inputs != "expression":
         return None
-    spots = torch.randperm(views.n_spots, generator=torch_rng(seed, "pull"))[: pull.MOST].sort().values
-    drawn = [views.draw(spots, torch_rng(seed, "pull", view)) for view in range(pull.VIEWS)]
-    return Pull.fit(torch.stack(drawn), config.expression.pull)
+    return Pull.fit(mean_views(views, seed=seed)[1], config.expression.pull)
+
+
+def mean_views(views: SpotViews, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Numbers (m,) of some spots, or of all, and the mean (m, G) of several views of each."""
+    spots = torch.randperm(views.n_spots, generator=torch_rng(seed, "pull"))[:MEAN_VIEWS_OF].sort().values
+    total = torch.zeros(len(spots), views.n_genes)
+    for view in range(MEAN_VIEWS):
+        total += views.draw(spots, torch_rng(seed, "pull", view))
+    return spots, total / MEAN_VIEWS
+
+
+def _nearest(
+    views: SpotViews, slides: Sequence[NDArray[np.float64]], encoder: Encoder, *, seed: int
+) -> NearestSpots:
+    """Embedded spots of all slides, as many as :mod:`~spatialgears.expression.pull` takes."""
+    spots, bank = mean_views(views, seed=seed)
+    slide = torch.repeat_interleave(torch.tensor([len(coords) for coords in slides]))
+    coords = torch.from_numpy(np.concatenate(slides))
+    return NearestSpots(encoder.embed(bank), coords[spots], slide[spots], spots)
 
 
 def _keep_slides(

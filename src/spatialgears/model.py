@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -189,6 +189,11 @@ class GEARS:
     def checks_(self) -> list[SelfCheck]:
         """The self-checks on spots and slides that were held out."""
         return self._ready().checks
+
+    @property
+    def embedding_(self) -> dict[str, Any]:
+        """Stage A's embedding: how well it keeps place beside the reference, and how it mixes; empty without one."""
+        return self._ready().embedding
 
     @property
     def warnings_(self) -> list[str]:

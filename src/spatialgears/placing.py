@@ -27,6 +27,7 @@ from spatialgears.types import Features
 logger = logging.getLogger(__name__)
 
 BLOCK = 20_000  # cells whose features are held at once
+FOOTPRINT = 50_000  # points that show the tissue evenly filled
 FRAME_CELLS = 2000  # cells that are placed beside the anchors to find the slides' frames
 
 
@@ -139,7 +140,7 @@ def _laid(
     with clock("spacing"):
         tissue = slides_among_cells(fitted, features, coords, seed=seed)
         if settings.spacing and len(coords) >= settings.spacing_cells:
-            even = footprint(tissue, min(len(coords), 50_000), seed=seed)
+            even = footprint(tissue, FOOTPRINT, seed=seed)
             limit = None if fitted.confidence is None else radius50
             coords = fill_footprint(coords, even, strength=settings.spacing, limit=limit, seed=seed)
     with clock("samples"):
@@ -173,7 +174,8 @@ def _confidence(
     spread = fitted.network.spread(measured, seed=seed, each=each)
     radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
     parts = np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
-    outside = np.concatenate([fitted.confidence.outside(measured[part]) for part in parts])
+    own = fitted.network.own
+    outside = np.concatenate([fitted.confidence.outside(own(measured[part])) for part in parts])
     return radius50, radius90, outside
 
 

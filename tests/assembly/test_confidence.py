@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spatialgears.assembly.confidence import Confidence
+from spatialgears.assembly.confidence import Confidence, error_of_mean
 
 
 def synthetic(n: int, seed: int, *, views: int = 1):
@@ -87,3 +87,22 @@ def test_there_and_back_through_tensors():
     x, _, spread, _ = synthetic(20, 1)
     np.testing.assert_array_equal(confidence.radii(spread, 0.9), again.radii(spread, 0.9))
     np.testing.assert_array_equal(confidence.outside(x), again.outside(x))
+
+
+def test_the_mean_of_models_errs_less_by_what_they_differ():
+    """Three models with a common error and noise of their own: the errors of their mean, from those of one."""
+    rng = torch.Generator().manual_seed(0)
+    common, noise = torch.randn(20_000, 2, generator=rng), 0.6 * torch.randn(3, 20_000, 2, generator=rng)
+    one, mean = (common + noise[0]).norm(dim=1), (common + noise.mean(0)).norm(dim=1)
+    differ = float((noise - noise.mean(0)).square().sum(-1).mean())
+    found = error_of_mean(one, torch.ones(len(one)), noise=differ, members=3)
+    assert (one.median() - mean.median()) > 0.1
+    assert found.median() == pytest.approx(float(mean.median()), rel=0.1)
+    assert float(found.quantile(0.9)) == pytest.approx(float(mean.quantile(0.9)), rel=0.1)
+
+
+def test_one_model_errs_as_it_does():
+    error, spread = torch.rand(50), torch.rand(50)
+    torch.testing.assert_close(error_of_mean(error, spread, noise=0.0, members=1), error)
+    least = error_of_mean(error, spread, noise=1e6, members=4)
+    torch.testing.assert_close(least, error / 2)  # as of four independent ones

@@ -18,7 +18,7 @@ def test_a_row_for_every_run_and_the_mean_over_seeds(task, small_config, tmp_pat
     monkeypatch.setattr(refiner, "RUNS", ((1.0, 2, 1), (1.0, 2, 3)))
     table, histories = refiner.rows([task], small_config, seeds=2, folder=tmp_path)
     refined = ["1 sigma, 2 steps", "1 sigma, 2 steps, mean of 3"]
-    assert [row["run"] for row in table] == ["generator", *refined, "as users get it"]
+    assert [row["run"] for row in table] == ["generator", "with nearest spots", *refined, "as users get it"]
     assert all(np.isfinite(list(row.values())[2:]).all() for row in table)
     assert list(histories) == [task.name]
     figure = refiner.draw(table, histories)
@@ -27,8 +27,8 @@ def test_a_row_for_every_run_and_the_mean_over_seeds(task, small_config, tmp_pat
 
 def test_vanishing_noise_leaves_the_generator_as_it_is(small_model, small_tissue):
     network = small_model._fitted.network
-    features = torch.randn(150, network.lead.context.project[1].in_features)
+    features = torch.randn(150, network.lead.n_features + network.nearest.bank.shape[1])
     truth = np.asarray(small_tissue.truth.obsm["spatial"])
     with torch.no_grad():
-        base, refined = refiner.measure(network, features, truth, runs=[(1e-6, 1, 1)], seed=0)
+        _, base, refined = refiner.measure(network, features, truth, runs=[(1e-6, 1, 1)], seed=0)
     assert base["spearman"] == pytest.approx(refined["spearman"], abs=0.05)

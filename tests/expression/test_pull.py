@@ -13,7 +13,7 @@ def test_cells_move_to_the_mean_of_their_nearest_spots():
     spots = groups.repeat_interleave(20, 0) + 0.1 * torch.randn(60, 6, generator=generator)
     views = spots + 0.2 * torch.randn(4, 60, 6, generator=generator)
     cells = groups.repeat_interleave(7, 0) + torch.randn(21, 6, generator=generator) * 0.3
-    pull = Pull.fit(views, 0.25)
+    pull = Pull.fit(views.mean(0), 0.25)
     assert torch.equal(pull.bank, views.mean(0))
     moved = pull(cells)
     towards = (moved - cells) / 0.25 + cells  # a mean of spots of the cell's own group
@@ -23,6 +23,6 @@ def test_cells_move_to_the_mean_of_their_nearest_spots():
 
 def test_nothing_moves_without_a_share_and_few_spots_are_enough():
     x = torch.randn(5, 8)
-    assert torch.equal(Pull.fit(torch.randn(2, 40, 8), 0.0)(x), x)
-    assert Pull.fit(torch.randn(2, NEAREST - 2, 8), 0.5)(x).shape == x.shape
-    assert Pull.fit(torch.randn(2, 40, 8), 0.5)(x[:0]).shape == (0, 8)
+    assert torch.equal(Pull.fit(torch.randn(40, 8), 0.0)(x), x)
+    assert Pull.fit(torch.randn(NEAREST - 2, 8), 0.5)(x).shape == x.shape
+    assert Pull.fit(torch.randn(40, 8), 0.5)(x[:0]).shape == (0, 8)

@@ -156,3 +156,24 @@ def test_sets_too_large_for_one_pass_are_parted(tiny, monkeypatch):
     monkeypatch.setattr("spatialgears.geometry.ensemble.SPREAD_CELLS", 20)
     parted = Ensemble([model]).spread(x, seed=0)
     assert bool(parted.isfinite().all()) and 0.5 < float(parted.mean() / whole.mean()) < 2
+
+
+def test_the_noise_of_members_is_what_they_differ_by(tiny):
+    """Members whose places differ by known noise, in units of a known spread."""
+    x = torch.randn(4000, 10)
+
+    class Known(GeometryModel):
+        def forward(self, x, mask=None):
+            rng = torch.Generator().manual_seed(self.number)
+            return torch.cat([x[..., :2], torch.zeros(*x.shape[:-1], 4)], -1) + 0.1 * torch.randn(
+                *x.shape[:-1], 6, generator=rng
+            )
+
+    members = [GeometryModel(10, 6, tiny(refiner="none").geometry).eval() for _ in range(3)]
+    for number, member in enumerate(members):
+        member.__class__, member.number = Known, number
+    ensemble = Ensemble(members)
+    ensemble.spread = lambda x, seed: torch.full((len(x),), 0.5)
+    variance = 0.01 * 6 * 2 / 3  # of six dimensions, about the mean of three
+    assert ensemble.noise(x, seed=0) == pytest.approx(variance / 0.25, rel=0.15)
+    assert Ensemble(members[:1]).noise(x[:50], seed=0) == 0

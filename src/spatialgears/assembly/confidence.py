@@ -95,6 +95,23 @@ class Confidence:
         return cls(centre, axes, bank, tensors["ratios"], float(tensors["far"]))
 
 
+def error_of_mean(error: Tensor, spread: Tensor, *, noise: float, members: int) -> Tensor:
+    """Errors (m,) that the mean of several models would make, from those of single ones.
+
+    Parameters
+    ----------
+    error, spread
+        (m,) of points placed by one model each.
+    noise
+        Variance by which members differ from their mean, over the squared spread. The mean does not have it; what
+        all have wrong stays.
+    members
+        No error becomes smaller than the mean of as many independent ones.
+    """
+    squared = error.square()
+    return torch.maximum(squared - noise * spread.square(), squared / members).sqrt()
+
+
 def _support(points: Tensor, bank: Tensor, *, own: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """Mean distance (N,) to the nearest bank entries, those of a point's own spot left out."""
     k = min(SUPPORT, len(bank) - (0 if own is None else int(torch.bincount(own[1]).max())))

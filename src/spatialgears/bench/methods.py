@@ -130,6 +130,7 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "without neighbourhood loss": ("geometry.nca=0", "geometry.gen_nca=0"),
     "frozen embedding": ("geometry.inputs=embedding",),
     "one generator": ("geometry.crossfit=0",),
+    "generators alone": ("geometry.nearest=false",),
     "without spacing": ("assembly.spacing=0",),
     "mixed patches": (_PATCHES,),
     "neighbour patches": (_PATCHES, "assembly.patch_context=local"),

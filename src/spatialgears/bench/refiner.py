@@ -21,6 +21,7 @@ from spatialgears.bench.protocols import Task
 from spatialgears.config import Config
 from spatialgears.engine import child_seed, numpy_rng, threads
 from spatialgears.geometry.ensemble import Ensemble
+from spatialgears.geometry.model import GeometryModel
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 from spatialgears.supervision.targets import procrustes
@@ -60,10 +61,16 @@ def measure(
     runs: Sequence[tuple[float, int, int]],
     seed: int,
 ) -> Iterator[dict[str, Any]]:
-    """One pass over the cells by the generator, and refined in each way: scores against the truth, and seconds."""
-    begin = time.perf_counter()
-    base = network(features[None])
-    yield {"run": "generator", **_scores(base, truth), "seconds": time.perf_counter() - begin}
+    """One pass over the cells by the generators, by them and the nearest spots, and refined in each way.
+
+    Scores against the truth, and seconds.
+    """
+    alone = Ensemble([model for model in network.members if isinstance(model, GeometryModel)])
+    for name, one in {"generator": alone, "with nearest spots": network}.items():
+        if one is alone or network.nearest is not None:
+            begin = time.perf_counter()
+            base = one(features[None])
+            yield {"run": name, **_scores(base, truth), "seconds": time.perf_counter() - begin}
     for sigma, steps, count in runs:
         begin = time.perf_counter()
         total = torch.zeros_like(base)

@@ -31,6 +31,7 @@ from spatialgears.config import Config
 from spatialgears.cost import predict_cost
 from spatialgears.datasets import simulate_tissue
 from spatialgears.engine import numpy_rng
+from spatialgears.errors import ConfigError
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 
@@ -38,6 +39,7 @@ SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 TISSUE: dict[str, Any] = {"n_genes": 200, "n_sections": 1, "spots": 500}
 FIT_CELLS, SCORED, PROCESSES_AT = 5000, 10_000, 100_000
 TRAINED = ((1000, 2000), (10_000, 2000), (100_000, 2000), (1000, 200_000))
+FLAG_STEPS = (10, 10, 110)  # the first run compiles, the second tells what is not training
 SEARCHED, DIM, NEIGHBOURS = (10_000, 30_000, 100_000), 32, 15
 _READ = "import json, sys, spatialgears.bench.scaling as s; s.place_file(json.loads(sys.argv[1]))"
 
@@ -156,6 +158,31 @@ def training(sizes: Sequence[tuple[int, int]] = TRAINED) -> Iterator[dict[str, A
         start = time.perf_counter()
         GEARS(config).fit([slide], cells)
         yield {"spots": n_spots, "cells": n_cells, "seconds": time.perf_counter() - start}
+
+
+def flags() -> Iterator[dict[str, Any]]:
+    """Seconds of a step of stage C's training, as it is and by each flag, without what comes before the first step."""
+    slide, cells, plain = patterned(1000, seed=0), patterned(2000, seed=1), None
+    fixed = ["geometry.refiner=none", "geometry.nearest=false", "assembly.steps=0", "threads=1"]
+    for flag in ("precision=32-true", "compile=true", "precision=bf16-mixed"):
+        seconds = []
+        try:
+            for steps in FLAG_STEPS:
+                config = Config.preset("quick").with_values([*fixed, f"geometry.steps={steps}", flag])
+                start = time.perf_counter()
+                GEARS(config).fit([slide], cells)
+                seconds.append(time.perf_counter() - start)
+        except ConfigError as error:
+            yield {
+                "flag": flag,
+                "seconds a step": None,
+                "times as fast": None,
+                "note": str(error).splitlines()[0],
+            }
+            continue
+        step = (seconds[-1] - seconds[-2]) / (FLAG_STEPS[-1] - FLAG_STEPS[-2])
+        plain = plain or step
+        yield {"flag": flag, "seconds a step": step, "times as fast": plain / step, "note": ""}
 
 
 def patterned(n_spots: int, *, n_genes: int = 100, seed: int) -> AnnData:

@@ -278,6 +278,7 @@ def _scaling(
         parts["log-log slope against cells (1: linear)"] = [scaling.slopes(ours)]
     parts |= {"peers": beside} if beside else {}
     parts["training, 100 steps of the quick preset"] = list(scaling.training())
+    parts["flags of training, one thread"] = list(scaling.flags())
     parts["neighbour searches, 15 of 32-dimensional points"] = list(scaling.neighbours())
     parts["processes"] = [scaling.processes(out, min(scaling.PROCESSES_AT, max(wanted)))]
     text = "\n".join(f"### {title}\n\n{as_table(found)}\n" for title, found in parts.items())

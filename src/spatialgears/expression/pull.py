@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-NEAREST, DIM, VIEWS, MOST = 5, 30, 8, 4000
+NEAREST, DIM = 5, 30
 ROWS = 2000  # cells compared with all spots at once
 
 
@@ -37,9 +37,8 @@ class Pull:
     share: float
 
     @classmethod
-    def fit(cls, views: Tensor, share: float) -> Pull:
-        """From views (v, m, G) of m spots."""
-        bank = views.mean(0)
+    def fit(cls, bank: Tensor, share: float) -> Pull:
+        """From mean views (m, G) of spots."""
         axes = torch.linalg.svd(bank - bank.mean(0), full_matrices=False).Vh[:DIM].T
         return cls(bank, axes.contiguous(), share)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spatialgears.engine import child_seed, torch_rng
 from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.processes import share_of, summed
 from spatialgears.supervision.targets import centre, procrustes
 from spatialgears.types import Features
@@ -51,11 +52,14 @@ class Ensemble(nn.Module):
     ----------
     members
         Models of one configuration; only the first needs a refiner.
+    nearest
+        Takes part in the mean by its weight; then features are those of the members and, after them, the embedding.
     """
 
-    def __init__(self, members: Sequence[GeometryModel]) -> None:
+    def __init__(self, members: Sequence[GeometryModel], nearest: NearestSpots | None = None) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
+        self.nearest = nearest
 
     @property
     def lead(self) -> GeometryModel:
@@ -64,14 +68,29 @@ class Ensemble(nn.Module):
         assert isinstance(member, GeometryModel)
         return member
 
+    def own(self, x: Tensor) -> Tensor:
+        """The features (..., f) that the members see."""
+        return x[..., : self.lead.n_features]
+
     def bases(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """V_base of every member in the first one's frame, (members, B, n, d)."""
-        first, *rest = (member(x, mask).float() for member in self.members)
+        first, *rest = (member(self.own(x), mask).float() for member in self.members)
         return torch.stack([first, *(base @ procrustes(base, first, mask) for base in rest)])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean proposal (B, n, d) of features x (B, n, f)."""
-        return centre(self.bases(x, mask).mean(0), mask)
+        mean = centre(self.bases(x, mask).mean(0), mask)
+        if self.nearest is None or not self.nearest.weight:
+            return mean
+        near = self.nearest(x[..., self.lead.n_features :].float(), mean, mask)
+        return centre(torch.lerp(mean, near, self.nearest.weight), mask)
+
+    @torch.no_grad()
+    def noise(self, x: Tensor, *, seed: int) -> float:
+        """Variance by which members differ from their mean on points (n, f), over the squared spread; the median."""
+        bases = self.bases(x[None])[:, 0]  # (members, n, d)
+        variance = (bases - bases.mean(0)).square().sum(-1).mean(0)
+        return float((variance / self.spread(x, seed=seed).square()).median())
 
     def spread(self, x: Features, *, seed: int, each: Mapper = map) -> Tensor:
         """(n,) RMS over the members of how far points (n, f) move under dropout.
@@ -86,7 +105,7 @@ class Ensemble(nn.Module):
 
         def square(job: tuple[Tensor, int]) -> Tensor:
             part, i = job
-            member_seed, seen = child_seed(seed, "dropout", i), torch.as_tensor(x[part])
+            member_seed, seen = child_seed(seed, "dropout", i), self.own(torch.as_tensor(x[part]))
             return dropout_spread(self.members[i], seen, seed=member_seed, draws=draws).square()
 
         total = torch.zeros(len(x))
@@ -111,7 +130,7 @@ class Ensemble(nn.Module):
         if steps == 0 or self.lead.config.refiner == "none":
             return base
         return self.lead.sample(
-            x,
+            self.own(x),
             mask,
             steps=steps,
             sigma_start=sigma_start,

@@ -39,7 +39,7 @@ class GeometryModel(nn.Module):
 
     def __init__(self, n_features: int, dim: int, config: GeometryConfig) -> None:
         super().__init__()
-        self.dim, self.config = dim, config
+        self.n_features, self.dim, self.config = n_features, dim, config
         self.context = ContextEncoder(n_features, config)
         self.generate = Generator(dim, config)
         self.register_buffer("sigma_data", torch.tensor(1.0))

@@ -301,6 +301,8 @@ class _Loop:
             weight_decay=geometry.weight_decay,
             fused=not scaled,  # a fused step undoes loss scaling itself, too late for clipping
         )
+        if self.config.compile:
+            objective.compile(dynamic=True)
         wrapped, optimizer = fabric.setup(objective, adam)
         average = copy.deepcopy(model).eval()
         state = TrainingState(name, objective, adam, average, self._identity(name))

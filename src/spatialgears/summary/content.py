@@ -17,7 +17,7 @@ from spatialgears import selfcheck
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
 from spatialgears.reconstruction import Reconstruction
-from spatialgears.report.content import ReportContent, ReportSlide, SelfCheck
+from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
 from spatialgears.store import versions
 from spatialgears.summary import findings
 from spatialgears.summary.profiles import seen_profiles
@@ -129,7 +129,8 @@ def report_content(
             for title, slide in zip(titles, slides, strict=True)
         ],
         history=_curves(model.history_),
-        sections=findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed)),
+        sections=findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed))
+        + _embedding(model.embedding_),
         command=command,
         config=model.config.to_json(),
         versions=versions(),
@@ -160,6 +161,30 @@ def _summary(model: GEARS, placed: Reconstruction) -> list[str]:
         "Places are intrinsic: only distances mean something, not rotation, reflection or position."
     )
     return sentences
+
+
+def _embedding(facts: Mapping[str, Any]) -> list[Section]:
+    """Which embedding was used, how well it keeps place, and how it mixes the sources; nothing without one."""
+    if not facts:
+        return []
+    guard, mixing, nearest = facts["guard"], facts["mixing"], facts["nearest"]
+    names = {"encoder": "trained encoder", "reference": "components of weighted genes"}
+    chosen = f"The {names[guard['choice']]} was used" + (
+        ", as the configuration asks." if guard["forced"] else "."
+    )
+    text = (
+        "Spots and cells are compared in an embedding that has not seen coordinates. Spots that were held out are put at "
+        "the mean place of the spots most like them in it, and the rank correlation of distances tells how much of place "
+        f"it keeps. {chosen} Slides and cells lie in it with a neighbour entropy of {mixing['neighbour_entropy']:.2f} and "
+        f"an iLISI of {mixing['ilisi']:.2f} (1: mixed as well as can be)."
+    )
+    if nearest is not None:
+        text += f" Nearest spots in it make up {nearest:.0%} of each place, the generators the rest."
+    rows = [
+        {"embedding": title, **{f"held-out {over}": round(score, 3) for over, score in guard[key].items()}}
+        for key, title in names.items()
+    ]
+    return [Section("How spots and cells are compared", text, table=rows)]
 
 
 def _row(name: str, adata: AnnData, what: str) -> dict[str, object]:

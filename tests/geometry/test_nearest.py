@@ -1,0 +1,99 @@
+"""Nearest spots beside the generators: known places, unknown poses, and the weight that fits best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize, pad
+
+from spatialgears.geometry import nearest
+from spatialgears.geometry.ensemble import Ensemble
+from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.nearest import NearestSpots, best_weight
+from spatialgears.supervision.targets import centre
+
+
+@pytest.fixture
+def tissue():
+    """Two slides of one tissue: places, an embedding that tells them, and each slide in a pose of its own."""
+    rng = torch.Generator().manual_seed(0)
+    places = torch.randn(300, 2, generator=rng)
+    z = normalize(torch.cat([places, torch.ones(300, 1)], 1), dim=1)
+    turn = torch.linalg.qr(torch.randn(2, 2, generator=rng)).Q
+    slide = torch.arange(300) % 2
+    own = torch.where(slide[:, None] == 0, places, (places + 3.0) @ turn)  # slide 1: moved and turned
+    return places, z, NearestSpots(z, own, slide, torch.arange(300))
+
+
+def test_points_lie_where_the_spots_like_them_are_whatever_the_poses(tissue):
+    places, z, spots = tissue
+    query, points = z[::3], centre(places[::3])
+    geometry = pad(points, (0, 4)) @ torch.linalg.qr(torch.randn(6, 6)).Q
+    found = spots(query[None], geometry[None])[0]
+    assert (found - geometry).norm(dim=1).median() < 0.2 < geometry.norm(dim=1).median()
+
+
+def test_padding_batches_and_blocks_change_nothing(tissue, monkeypatch):
+    places, z, spots = tissue
+    geometry = pad(centre(places[:40]), (0, 4))
+    alone = spots(z[None, :40], geometry[None])
+    mask = torch.arange(60)[None] < 40
+    padded = spots(torch.cat([z[:40], torch.randn(20, 3)])[None], pad(geometry, (0, 0, 0, 20))[None], mask)
+    torch.testing.assert_close(padded[:, :40], alone, atol=1e-5, rtol=1e-5)
+    monkeypatch.setattr(nearest, "ROWS", 7)
+    twice = spots(z[None, :40].expand(2, -1, -1), geometry.expand(2, -1, -1))
+    torch.testing.assert_close(twice, alone.expand(2, -1, -1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_spot_does_not_place_itself_when_left_out(tissue):
+    places, z, spots = tissue
+    left_out = np.arange(300) % 10 == 0
+    fewer = spots.without(left_out)
+    assert len(fewer.bank) == 270 and not set(np.flatnonzero(left_out)) & set(fewer.spot.tolist())
+    geometry = pad(centre(places), (0, 4))[None]
+    with_itself, without = (
+        (one(z[None], geometry) - geometry)[0, left_out].norm(dim=1).mean() for one in (spots, fewer)
+    )
+    assert with_itself < without
+
+
+@pytest.mark.parametrize(("size", "best"), [(1.0, 0.5), (2.0, 0.2), (0.5, 0.8)])
+def test_the_weight_is_the_least_that_is_about_as_good_as_the_best(size, best):
+    rng = torch.Generator().manual_seed(1)
+    truth, mine, other = torch.randn(3, 100_000, 2, generator=rng)
+    spot = torch.arange(100_000)
+    assert best_weight(truth + mine, truth + size * other, truth, spot=spot) == pytest.approx(best, abs=0.03)
+    few = slice(200)
+    careful = best_weight(truth[few] + mine[few], truth[few] + size * other[few], truth[few], spot=spot[few])
+    assert 0 < careful < best  # few spots tell little
+
+
+def test_views_of_a_spot_do_not_count_as_spots():
+    rng = torch.Generator().manual_seed(1)
+    truth, mine, other = torch.randn(3, 100, 2, generator=rng)
+    once = best_weight(truth + mine, truth + other, truth, spot=torch.arange(100))
+    often = (x.repeat(50, 1) for x in (truth + mine, truth + other, truth))
+    assert best_weight(*often, spot=torch.arange(100).repeat(50)) == once
+
+
+def test_the_weight_at_the_ends():
+    truth, noise = torch.randn(2, 500, 2, generator=torch.Generator().manual_seed(1))
+    spot = torch.arange(500)
+    assert best_weight(truth, truth + noise, truth, spot=spot) == 0
+    assert best_weight(truth + noise, truth, truth, spot=spot) > 0.9
+    assert best_weight(truth, truth, truth, spot=spot) == 0  # nothing to choose between
+
+
+@torch.no_grad()
+def test_the_ensemble_takes_its_share_and_members_do_not_see_the_embedding(tissue, tiny):
+    _, z, spots = tissue
+    model = GeometryModel(10, 6, tiny(refiner="none").geometry).eval()
+    x = torch.randn(1, 50, 10)
+    seen = torch.cat([x, z[None, :50]], -1)
+    plain, mixed = Ensemble([model]).eval(), Ensemble([model], spots).eval()
+    torch.testing.assert_close(mixed(seen), plain(x))  # a weight of zero
+    spots.weight.fill_(0.25)
+    expected = centre(torch.lerp(plain(x), spots(z[None, :50], plain(x)), 0.25))
+    torch.testing.assert_close(mixed(seen), expected)
+    assert torch.equal(mixed.spread(seen[0], seed=0), plain.spread(x[0], seed=0))
