@@ -142,11 +142,8 @@ def test_some_of_very_many_cells_are_looked_at(small_tissue, small_config, monke
 
     whole = check_inputs(small_tissue.slides, small_tissue.cells, config=small_config)
     monkeypatch.setattr(sampling, "FIT_CELLS", 60)
-    some = sampling.sample_cells(small_tissue.cells, seed=3)
-    assert some.n_obs == 60 and list(some.obs_names) == list(
-        sampling.sample_cells(small_tissue.cells, seed=3).obs_names
-    )
-    assert list(some.obs_names) != list(sampling.sample_cells(small_tissue.cells, seed=4).obs_names)
+    some, again, other = (sampling.sample_cells(small_tissue.cells, seed=seed) for seed in (3, 3, 4))
+    assert len(set(some)) == 60 and list(some) == sorted(again) and list(some) != list(other)
     report = check_inputs(small_tissue.slides, small_tissue.cells, config=small_config)
     assert report.cells.observations == small_tissue.cells.n_obs
     assert report.cost.seconds == pytest.approx(whole.cost.seconds)

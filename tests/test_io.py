@@ -13,6 +13,7 @@ from scipy import sparse
 
 from spatialgears.errors import InputError
 from spatialgears.io import read, write_h5ad
+from spatialgears.io.stored import on_disk, source_of
 
 
 @pytest.fixture
@@ -81,8 +82,8 @@ def test_h5ad_and_backed(spots, tmp_path):
     spots.write_h5ad(tmp_path / "a.h5ad")
     same(read(tmp_path / "a.h5ad"), spots)
     backed = read(tmp_path / "a.h5ad", backed=True)
-    assert backed.isbacked
-    backed.file.close()
+    assert on_disk(backed) and not on_disk(read(tmp_path / "a.h5ad"))
+    same(backed.to_memory(), spots)
 
 
 V2 = pytest.mark.filterwarnings("ignore:Writing zarr v2 data")
@@ -252,10 +253,9 @@ def test_layer_and_raw(spots, tmp_path):
     spots.X = spots.X * 0.5
     spots.write_h5ad(tmp_path / "a.h5ad")
     for backed in (False, True):
-        np.testing.assert_array_equal(
-            read(tmp_path / "a.h5ad", layer="counts", backed=backed).X.toarray(),
-            spots.layers["counts"].toarray(),
-        )
+        found = read(tmp_path / "a.h5ad", layer="counts", backed=backed)
+        assert on_disk(found) == backed
+        np.testing.assert_array_equal(found.to_memory().X.toarray(), spots.layers["counts"].toarray())
         raw = read(tmp_path / "a.h5ad", layer="raw", backed=backed)
         assert raw.shape == (12, 7) and raw.obsm["spatial"].shape == (12, 2)
     with pytest.raises(InputError, match="layer 'counts', 'raw'"):
@@ -296,6 +296,5 @@ def test_writing_a_backed_object_leaves_it_on_its_file(spots, tmp_path):
     write_h5ad(spots, tmp_path / "a.h5ad")
     backed = read(tmp_path / "a.h5ad", backed=True)
     write_h5ad(backed, tmp_path / "b.h5ad")
-    assert str(backed.filename).endswith("a.h5ad")
-    backed.file.close()
+    assert source_of(backed) == tmp_path / "a.h5ad"
     same(read(tmp_path / "b.h5ad"), spots)

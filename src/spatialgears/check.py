@@ -98,11 +98,11 @@ def check_inputs(
     """
     config = config or Config.preset()
     names = list(names or [*(f"slide {i + 1}" for i in range(len(slides))), "the cells"])
-    some, told = None, list(names)
+    rows, told = None, list(names)
     if cells is not None:
-        some, told[len(slides)] = sample_cells(cells, seed=config.seed), named(names[len(slides)], cells)
+        rows, told[len(slides)] = sample_cells(cells, seed=config.seed), named(names[len(slides)], cells)
     valid = validate_inputs(
-        slides, some, layer=layer, spatial_key=spatial_key, normalised=normalised, names=told
+        slides, cells, rows=rows, layer=layer, spatial_key=spatial_key, normalised=normalised, names=told
     )
     if cells is not None:
         judge_all(cells, layer=layer, normalised=normalised, name=names[len(slides)])

@@ -109,7 +109,8 @@ class GEARS:
         told = [*names[:-1], named(names[-1], cells)] if names else []
         inputs = validate_inputs(
             slides,
-            sample_cells(cells, seed=self.config.seed),
+            cells,
+            rows=sample_cells(cells, seed=self.config.seed),
             layer=layer,
             spatial_key=spatial_key,
             normalised=normalised,

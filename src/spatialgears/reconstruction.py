@@ -162,9 +162,11 @@ class Reconstruction:
                 "Pass the AnnData that was given to reconstruct(); subset it afterwards.",
             )
         if copy:
+            from spatialgears.io.stored import on_disk
+
             with warnings.catch_warnings():  # validation has told of names that repeat
                 warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
-                adata = adata.to_memory() if adata.isbacked else adata.copy()
+                adata = adata.to_memory() if on_disk(adata) else adata.copy()
         adata.obsm["X_gears"] = self.coords
         for key in [key for key in adata.obsm if key.startswith(SAMPLE)]:
             del adata.obsm[key]  # of other places
@@ -203,8 +205,8 @@ class Reconstruction:
         Parameters
         ----------
         adata
-            The cells, in the order they were given; not modified. If they are on disk, so they stay: the file is
-            copied, and what :meth:`to_adata` adds is added to the copy.
+            The cells, in the order they were given; not modified. If they are on disk, so they stay: the file or zarr
+            folder is copied, ``.X`` and layers as they are, and what :meth:`to_adata` adds is added to the copy.
         path
             The file to write.
 
@@ -220,11 +222,13 @@ class Reconstruction:
         from anndata import AnnData
 
         from spatialgears.io import add_to_h5ad, write_h5ad
+        from spatialgears.io.stored import source_of
 
-        if adata.isbacked and not adata.is_view:
+        source = source_of(adata)
+        if source is not None:
             with warnings.catch_warnings():  # validation has told of names that repeat
                 warnings.filterwarnings("ignore", message="Observation names are not unique")
                 added = self.to_adata(AnnData(obs=adata.obs.copy(), var=adata.var.copy()))
-            add_to_h5ad(added, path, source=adata.filename, replacing=SAMPLE)
+            add_to_h5ad(added, path, source=source, replacing=SAMPLE)
         else:
             write_h5ad(self.to_adata(adata, copy=True), path)

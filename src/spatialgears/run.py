@@ -79,7 +79,8 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
         slides, cells = inputs.read()
         valid = validate_inputs(
             slides,
-            sample_cells(cells, seed=config.seed),
+            cells,
+            rows=sample_cells(cells, seed=config.seed),
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
             names=[*inputs.st, named(inputs.sc, cells)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,7 +36,7 @@ def evaluate(
     from spatialgears.io import read
     from spatialgears.metrics import evaluate as score
 
-    predicted, true = read(pred, backed=_is_h5ad(pred)), read(truth, backed=_is_h5ad(truth))
+    predicted, true = read(pred, backed=True), read(truth, backed=True)
     rows = _match(predicted, true, pred, truth)
     row = score(_points(predicted, key, pred), _points(true, truth_key, truth)[rows], k=neighbours, seed=seed)
     if as_json:
@@ -46,10 +45,6 @@ def evaluate(
         output.table(
             f"{predicted.n_obs:,} cells", ["metric", "value"], [[name, float(row[name])] for name in row]
         )
-
-
-def _is_h5ad(path: str) -> bool:
-    return Path(path).suffix == ".h5ad"
 
 
 def _points(adata: AnnData, key: str, name: str) -> np.ndarray:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _INPUT, _CONFIG = "Input", "Configuration"
 
-#: Bytes of an .h5ad file beyond which its counts stay on disk.
+#: Bytes of an .h5ad file or .zarr folder beyond which its counts stay on disk.
 LARGE_FILE = 5e8
 
 #: Bytes that the libraries take: of address space, and of data.
@@ -147,9 +147,10 @@ def is_there(path: str | Path) -> bool:
 
 
 def is_large(path: str) -> bool:
-    """Whether a file is better left on disk and read in chunks."""
-    file = Path(path).expanduser()
-    return file.is_file() and file.stat().st_size > LARGE_FILE
+    """Whether a file or folder is better left on disk and read in parts."""
+    place = Path(path).expanduser()
+    files = [place] if place.is_file() else place.rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file()) > LARGE_FILE
 
 
 def require_room() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spatialgears.errors import InputError
+from spatialgears.io import stored
 from spatialgears.io.spatialdata import from_spatialdata, open_store, to_spatialdata
 from spatialgears.io.tables import is_table, read_coordinates, read_counts
 from spatialgears.io.tenx import is_matrix_folder, is_space_ranger, read_matrix_folder, read_space_ranger
@@ -60,7 +60,9 @@ def read(
     transpose
         The table of counts has genes in rows. Found out by itself where ``coordinates`` is a table.
     backed
-        Leave the matrix of an ``.h5ad`` on disk; it is read in chunks when needed.
+        Leave ``.X``, layers, ``.obsp`` and ``.raw`` of an ``.h5ad`` or ``.zarr`` on disk. Expression is read in parts when
+        needed; ``.to_memory()`` reads everything. Has no effect on other formats, nor on a SpatialData table whose places
+        are those of its shapes.
 
     Returns
     -------
@@ -139,7 +141,7 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
     from spatialgears.engine import atomic_path
 
     with _repeated_names():
-        whole = adata.to_memory() if adata.isbacked else adata
+        whole = adata.to_memory() if stored.on_disk(adata) else adata
     with atomic_path(path) as temporary, _writing(path):
         whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
 
@@ -162,21 +164,22 @@ def _writing(path: str | Path) -> Iterator[None]:
 
 
 def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replacing: str) -> None:
-    """Write a copy of the file ``source`` with ``obs``, ``var`` and the ``obsm``, ``obsp`` and ``uns`` entries of ``added``.
+    """Write a copy of a file or zarr folder with ``obs``, ``var`` and the ``obsm``, ``obsp`` and ``uns`` entries of ``added``.
 
-    Entries of ``obsm`` that begin with ``replacing`` go. Nothing of the file is read into memory but what is replaced;
-    ``path`` is whole or not there.
+    Entries of ``obsm`` that begin with ``replacing`` go. No matrix is read into memory whole; ``path`` is whole or not
+    there. Where ``added`` has the genes of ``.raw``, those of the file stay as they are.
     """
     import h5py
-    from anndata.io import write_elem
+    from anndata.io import read_elem, write_elem
 
     from spatialgears.engine import atomic_path
 
     with atomic_path(path) as temporary, _writing(path):
-        shutil.copyfile(source, temporary)
+        stored.copy_as_h5ad(Path(source), temporary)
         with h5py.File(temporary, "r+") as file:
             write_elem(file, "obs", added.obs)
-            write_elem(file, "var", added.var)
+            if len(read_elem(file["var"])) == added.n_vars:
+                write_elem(file, "var", added.var)
             for key in [key for key in file.get("obsm", ()) if key.startswith(replacing)]:
                 del file["obsm"][key]
             for room in ("obsm", "obsp", "uns"):
@@ -202,7 +205,7 @@ def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
             (path / name).exists() for name in (".zgroup", ".zattrs", "zarr.json")
         ):
             with _reading(path, "a zarr store"):
-                return _read_zarr(path, table)
+                return _read_zarr(path, table, backed=backed)
         if is_space_ranger(path):
             with _reading(path, "a Space Ranger folder"):
                 return read_space_ranger(path)
@@ -211,7 +214,7 @@ def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
                 return read_matrix_folder(path)
     elif path.suffix == ".h5ad":
         with _reading(path, "an .h5ad file"):
-            return anndata.read_h5ad(path, backed="r" if backed else None)
+            return _open_h5ad(path) if backed else anndata.read_h5ad(path)
     elif path.suffix == ".h5":
         import scanpy  # slow to import: only where needed
 
@@ -223,14 +226,35 @@ def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
     raise InputError(f"{path} is in no format that is known here; expected {FORMATS}.", _inside(path))
 
 
-def _read_zarr(path: Path, table: str | None) -> AnnData:
+def _open_h5ad(path: Path) -> AnnData:
     import anndata
+    import h5py
+
+    file = h5py.File(path, "r")
+    return stored.open_stored(file) if stored.is_current(file) else anndata.read_h5ad(path, backed="r")
+
+
+def _open_zarr(path: Path, *, backed: bool) -> AnnData:
+    import anndata
+    import zarr
+
+    root = zarr.open_group(str(path), mode="r")
+    if "obs" not in root or "var" not in root:
+        raise InputError(
+            f"{path} is a zarr store, but not a whole AnnData or SpatialData: it holds {_listed(sorted(root))}.",
+            "Write it again with anndata's write_zarr, or name the folder that holds obs and var.",
+        )
+    stored.check_complete(root, path)
+    return stored.open_stored(root) if backed and stored.is_current(root) else anndata.read_zarr(str(path))
+
+
+def _read_zarr(path: Path, table: str | None, *, backed: bool) -> AnnData:
     import zarr
 
     store = zarr.open_group(str(path), mode="r")
     room = next((name for name in ("tables", "table") if name in store and "obs" not in store), None)
     if room is None:
-        return anndata.read_zarr(str(path))
+        return _open_zarr(path, backed=backed)
     names = sorted(entry.name for entry in (path / room).iterdir() if entry.is_dir())
     if table not in names if table else len(names) != 1:
         raise InputError(
@@ -238,7 +262,7 @@ def _read_zarr(path: Path, table: str | None) -> AnnData:
             + (f"there is none called {table!r}." if table else "expected exactly one."),
             "Choose one: read(path, table=...).",
         )
-    adata = anndata.read_zarr(str(path / room / (table or names[0])))
+    adata = _open_zarr(path / room / (table or names[0]), backed=backed)
     if "spatial" in adata.obsm or not adata.uns.get("spatialdata_attrs"):
         return adata
     # the table has no places of its own: they are those of the shapes it annotates
@@ -251,8 +275,6 @@ def _take_layer(adata: AnnData, layer: str, path: Path) -> AnnData:
     from spatialgears.validate.counts import values_of
 
     values, var = values_of(adata, layer, str(path))
-    if hasattr(values, "to_memory"):
-        values = values.to_memory()
     return AnnData(X=values, obs=adata.obs, var=var, obsm=dict(adata.obsm), uns=dict(adata.uns))
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 
 from spatialgears import selfcheck
 from spatialgears.analysis import lookup
@@ -22,6 +21,7 @@ from spatialgears.store import versions
 from spatialgears.summary import findings
 from spatialgears.summary.profiles import seen_profiles
 from spatialgears.summary.subject import Subject, subject_of
+from spatialgears.validate.counts import row_totals, to_csr
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -110,23 +110,27 @@ def report_content(
         seed=seed,
     )
     domains = _domains(placed, seed=seed)
+    totals = [row_totals(one.X) for one in (*slides, cells)]
     return ReportContent(
         title="Where the cells lived",
         coords=placed.coords,
         names=list(placed.obs_names),
         summary=_summary(model, placed),
         warnings=list(dict.fromkeys(warnings)),
-        inputs=[_row(title, slide, "spots") for title, slide in zip(titles, slides, strict=True)]
-        + [_row("cells", cells, "cells")],
+        inputs=[
+            _row(title, slide, "spots", total)
+            for title, slide, total in zip(titles, slides, totals, strict=False)
+        ]
+        + [_row("cells", cells, "cells", totals[-1])],
         self_check=[SelfCheck(one.title, one.words, one.model, one.reference) for one in model.checks_],
         obs=_columns(cells.obs) | {"outside the slides' range": placed.outside},
-        genes=_expression(cells, genes),
+        genes=_expression(cells, genes, totals[-1]),
         uncertainty=placed.radius90,
         domains=domains,
         domains_note=_domains_note(domains, subject, seed=seed),
         slides=[
-            ReportSlide(title, np.asarray(slide.obsm[spatial_key])[:, :2], _expression(slide, genes))
-            for title, slide in zip(titles, slides, strict=True)
+            ReportSlide(title, np.asarray(slide.obsm[spatial_key])[:, :2], _expression(slide, genes, total))
+            for title, slide, total in zip(titles, slides, totals, strict=False)
         ],
         history=_curves(model.history_),
         sections=findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed))
@@ -187,14 +191,13 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
     return [Section("How spots and cells are compared", text, table=rows)]
 
 
-def _row(name: str, adata: AnnData, what: str) -> dict[str, object]:
-    depth = np.asarray(adata.X[: min(adata.n_obs, 20_000)].sum(axis=1)).ravel()
+def _row(name: str, adata: AnnData, what: str, total: np.ndarray) -> dict[str, object]:
     return {
         "input": name,
         "what": what,
         "number": f"{adata.n_obs:,}",
         "genes": f"{adata.n_vars:,}",
-        "median total": f"{np.median(depth):,.0f}",
+        "median total": f"{np.median(total):,.0f}",
     }
 
 
@@ -210,15 +213,14 @@ def _columns(obs: pd.DataFrame) -> dict[str, Any]:
     return chosen
 
 
-def _expression(adata: AnnData, genes: Sequence[str]) -> dict[str, np.ndarray]:
-    """Log-normalised expression of those of some genes that are there, (n,) each."""
+def _expression(adata: AnnData, genes: Sequence[str], total: np.ndarray) -> dict[str, np.ndarray]:
+    """Log-normalised expression of those of some genes that are there, (n,) each; ``total`` is that of all genes."""
     genes = [gene for gene in genes if (adata.var_names == gene).sum() == 1]
     if not genes:
         return {}
-    values = adata.X[:, [int(np.flatnonzero(adata.var_names == gene)[0]) for gene in genes]]
-    values = values.toarray() if sparse.issparse(values) else np.asarray(values)
+    values = to_csr(adata.X, adata.var_names.get_indexer_for(genes)).toarray()
     if np.all(values >= 0) and np.all(values == np.round(values)):
-        total = np.maximum(np.asarray(adata.X.sum(axis=1), dtype=np.float64).reshape(-1, 1), 1)
+        total = np.maximum(total.reshape(-1, 1), 1)
         values = np.log1p(values * (np.median(total) / total))
     return {gene: values[:, i].astype(np.float32) for i, gene in enumerate(genes)}
 

@@ -38,7 +38,11 @@ def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) 
     limit = min(MOST_CELLS, sum(map(len, spots)))
     some = np.sort(numpy_rng(seed, "mixed cells").permutation(subject.cells.n_obs)[:limit])
     counts, missing, _ = validate_cells(
-        cells[subject.rows[some]], fitted.panel.genes, fitted.panel.weights, normalised=not fitted.raw
+        cells,
+        fitted.panel.genes,
+        fitted.panel.weights,
+        rows=subject.rows[some],
+        normalised=not fitted.raw,
     )
     seen = fitted.features(counts, model.config, missing=missing)
     plain = [lookup.log_expression(slide)[rows] for slide, rows in zip(subject.slides, spots, strict=True)]

@@ -113,7 +113,7 @@ def subject_of(
             )
         obs[types] = cells.obs[types].iloc[rows].astype(object).to_numpy()
     return Subject(
-        AnnData(_counts(cells, genes)[rows], obs, pd.DataFrame(index=genes), obsm={"X_gears": placed.coords[rows]}),
+        AnnData(_counts(cells, genes, rows), obs, pd.DataFrame(index=genes), obsm={"X_gears": placed.coords[rows]}),
         [_slide(one, genes, spatial_key) for one in slides],
         titles,
         types,
@@ -144,6 +144,6 @@ def _slide(slide: AnnData, genes: pd.Index, spatial_key: str) -> AnnData:
     )
 
 
-def _counts(adata: AnnData, genes: pd.Index) -> sparse.csr_matrix:
+def _counts(adata: AnnData, genes: pd.Index, rows: np.ndarray | None = None) -> sparse.csr_matrix:
     column = pd.Series(np.arange(adata.n_vars), np.asarray(adata.var_names, str))
-    return to_csr(adata.X, column[~column.index.duplicated()][genes].to_numpy())
+    return to_csr(adata.X, column[~column.index.duplicated()][genes].to_numpy(), rows)

@@ -72,6 +72,7 @@ def validate_inputs(
     slides: Sequence[AnnData] | AnnData,
     cells: AnnData | None = None,
     *,
+    rows: np.ndarray | None = None,
     layer: str | None = None,
     spatial_key: str = "spatial",
     normalised: bool = False,
@@ -84,7 +85,9 @@ def validate_inputs(
     Parameters
     ----------
     slides, cells
-        Spots with coordinates, and cells without; in memory (dense, sparse, views) or backed.
+        Spots with coordinates, and cells without; in memory (dense, sparse, views) or on disk.
+    rows
+        Take these of the cells, sorted, and no others.
     layer
         Where the counts are: None for ``.X``, a key of ``.layers``, or ``"raw"``.
     spatial_key
@@ -134,11 +137,14 @@ def validate_inputs(
     counts: list[sparse.csr_matrix] = []
     for i, (adata, matrix, one) in enumerate(zip(everything, sources, inputs, strict=True)):
         with _collect(problems):
-            counts.append(_read_values(matrix, one, genes))
+            counts.append(_read_values(matrix, one, genes, rows if i == len(slides) else None))
             warnings += _judge(counts[-1], adata, one.name, genes, normalised=normalised)
             _check_not_empty(counts[-1], coords[i] if i < len(slides) else None, min_spots, one.name)
     _raise(problems)
-    return _assemble(counts, coords, everything, genes, normalised=normalised, names=names, warnings=warnings)
+    obs_names = [adata.obs_names for adata in everything]
+    if cells is not None and rows is not None:
+        obs_names[-1] = obs_names[-1][rows]
+    return _assemble(counts, coords, obs_names, genes, normalised=normalised, names=names, warnings=warnings)
 
 
 def validate_cells(
@@ -146,6 +152,7 @@ def validate_cells(
     genes: np.ndarray,
     weights: np.ndarray,
     *,
+    rows: np.ndarray | None = None,
     layer: str | None = None,
     normalised: bool = False,
     name: str = "the cells",
@@ -158,7 +165,7 @@ def validate_cells(
         The cells; not modified.
     genes, weights
         (G,) the model's genes and how much each weighs.
-    layer, normalised, name
+    rows, layer, normalised, name
         As for :func:`validate_inputs`.
 
     Returns
@@ -178,7 +185,7 @@ def validate_cells(
             f"most {MOST_MISSING:.0%} may be), e.g. {', '.join(genes[missing][:5])}.",
             names_of.likely_cause(known, one),
         )
-    counts = _read_values(matrix, one, genes[~missing])
+    counts = _read_values(matrix, one, genes[~missing], rows)
     warnings = [note] if note else []
     warnings += _judge(counts, cells, name, genes[~missing], normalised=normalised)
     if missing.any():
@@ -196,7 +203,7 @@ def validate_cells(
 def _assemble(
     counts: list[sparse.csr_matrix],
     coords: list[np.ndarray],
-    inputs: list[AnnData],
+    obs_names: list[pd.Index],
     genes: np.ndarray,
     *,
     normalised: bool,
@@ -220,7 +227,7 @@ def _assemble(
                 f"{names[n_slides]}: {unsupported.sum():,} of {len(unsupported):,} have most of their "
                 "expression in genes that no slide shows; they lie outside what the slides can place."
             )
-        if inputs[-1].obs_names.has_duplicates:
+        if obs_names[-1].has_duplicates:
             warnings.append(
                 f"{names[n_slides]}: names of cells repeat; results can be matched by order only."
             )
@@ -233,8 +240,8 @@ def _assemble(
         genes=genes,
         kind="normalised" if normalised else "counts",
         forms=[values.form_of(one) for one in counts],
-        obs_names=np.asarray(inputs[-1].obs_names if has_cells else [], dtype=str),
-        spot_names=[np.asarray(one.obs_names, dtype=str) for one in inputs[:n_slides]],
+        obs_names=np.asarray(obs_names[-1] if has_cells else [], dtype=str),
+        spot_names=[np.asarray(one, dtype=str) for one in obs_names[:n_slides]],
         empty_cells=empty[-1] if has_cells else np.zeros(0, dtype=bool),
         empty_spots=empty[:n_slides],
         unsupported_cells=unsupported,
@@ -257,20 +264,12 @@ def _check_types(inputs: Sequence[object], n_slides: int, names: Sequence[str]) 
             raise InputError(f"{name}: there are no observations.", "Check how it was filtered.")
 
 
-def _read_values(matrix: Any, one: names_of.Genes, genes: np.ndarray) -> sparse.csr_matrix:
-    try:
-        return values.to_csr(
-            matrix, one.var.index.get_indexer(genes) if one.var.index.is_unique else _first(one, genes)
-        )
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{one.name}: the values are not numbers ({error}).", "Convert them to numbers."
-        ) from error
-    except (OSError, MemoryError, IndexError) as error:
-        raise InputError(
-            f"{one.name}: the values could not be read ({str(error) or 'not enough memory'}).",
-            "Is the file complete? Copy it again, or write it again with anndata's write_h5ad.",
-        ) from error
+def _read_values(
+    matrix: Any, one: names_of.Genes, genes: np.ndarray, rows: np.ndarray | None
+) -> sparse.csr_matrix:
+    columns = one.var.index.get_indexer(genes) if one.var.index.is_unique else _first(one, genes)
+    with values.readable(one.name):
+        return values.to_csr(matrix, columns, rows)
 
 
 def _check_not_empty(counts: sparse.csr_matrix, coords: np.ndarray | None, min_spots: int, name: str) -> None:
@@ -301,7 +300,7 @@ def _judge(
     if normalised:
         return [f"{name}: the values look {values.describe(counts)}; taken as normalised, as asked."]
     values.check_not_negative(counts, genes, name)
-    values.check_whole(counts, name, values.whole_elsewhere(adata))
+    values.check_whole(counts, name, adata)
     if values.looks_binned(counts):
         return [
             f"{name}: many values equal the largest, {counts.data.max():g}: bins, ranks or clipped values, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -65,30 +67,61 @@ def check_structure(matrix: Any) -> None:
         raise ValueError("the indices of a sparse matrix point outside it")
 
 
-def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
-    """The given columns, in that order, as a new float32 CSR matrix; files are read in chunks."""
-    if sparse.issparse(values):
+def by_column(matrix: Any) -> bool:
+    """Whether a matrix is stored by columns (CSC): it gives columns cheaply and rows dearly, others the reverse."""
+    return getattr(matrix, "format", None) == "csc"
+
+
+def parts(matrix: Any, wanted: np.ndarray | None = None) -> Iterator[tuple[int, Any]]:
+    """A matrix in memory, in HDF5 or in zarr, as sparse parts along the axis it is stored by, and where each begins.
+
+    A part is of columns of a CSC matrix and of rows of any other, and has ``CHUNK_ENTRIES`` entries, zeros counted, or
+    one row or column. Between those ``wanted`` (sorted; all by default), what is not is left out unless it is little.
+    """
+    along, across = matrix.shape[::-1] if by_column(matrix) else matrix.shape
+    step = max(1, CHUNK_ENTRIES // max(across, 1))
+    wanted = np.arange(along) if wanted is None else wanted
+    near = max(1, step // 50)  # so few more cost less to read than another access does
+    for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > near) + 1):
+        first, end = (int(run[0]), int(run[-1]) + 1) if len(run) else (0, 0)
+        for start in range(first, end, step):
+            some = slice(start, min(start + step, end))
+            part = matrix[:, some] if by_column(matrix) else sparse.csr_matrix(matrix[some])
+            check_structure(part)
+            yield start, part
+
+
+def row_totals(matrix: Any) -> np.ndarray:
+    """The sum of every row (n,), by parts."""
+    totals = np.zeros(matrix.shape[0])
+    for start, part in parts(matrix):
+        first = 0 if by_column(matrix) else start
+        totals[first : first + part.shape[0]] += np.asarray(part.sum(axis=1)).ravel()
+    return totals
+
+
+def to_csr(values: Any, columns: np.ndarray, rows: np.ndarray | None = None) -> sparse.csr_matrix:
+    """The given columns, in that order, of all or some rows (sorted), as a new float32 CSR matrix.
+
+    What is on disk is read in :func:`parts`: memory is that of one part and twice the result. A CSC matrix is read once,
+    and only the given columns of it; of others all columns are read, and rows that are given or lie near these.
+    """
+    if sparse.issparse(values) or isinstance(values, np.ndarray):
         check_structure(values)
-        chosen = sparse.csr_matrix(
-            values.tocsc()[:, columns] if values.format != "csr" else values[:, columns]
-        )
-    elif getattr(values, "format", None) == "csc":  # a CSC file gives columns cheaply, rows dearly
-        step = max(1, CHUNK_ENTRIES // max(values.shape[0], 1))
+        if sparse.issparse(values):
+            values = values if values.format == "csr" else values.tocsc()
+        chosen = sparse.csr_matrix((values if rows is None else values[rows])[:, columns])
+    elif by_column(values):
         wanted, position = np.unique(columns, return_inverse=True)
         blocks = [
-            _safe(values[:, start : start + step])[
-                :, wanted[(wanted >= start) & (wanted < start + step)] - start
-            ]
-            for start in range(0, values.shape[1], step)
+            (part if rows is None else part[rows])[:, _within(wanted, start, part.shape[1])]
+            for start, part in parts(values, wanted)
         ]
         chosen = sparse.csr_matrix(sparse.hstack(blocks, format="csc")[:, position])
-    elif isinstance(values, np.ndarray):
-        chosen = sparse.csr_matrix(np.asarray(values)[:, columns])
     else:
-        step = max(1, CHUNK_ENTRIES // max(values.shape[1], 1))
+        rows = np.arange(values.shape[0]) if rows is None else rows
         blocks = [
-            _safe(sparse.csr_matrix(values[start : start + step]))[:, columns]
-            for start in range(0, values.shape[0], step)
+            part[_within(rows, start, part.shape[0])][:, columns] for start, part in parts(values, rows)
         ]
         chosen = sparse.vstack(blocks, format="csr")
     if chosen.dtype.kind not in "biuf":
@@ -100,13 +133,37 @@ def to_csr(values: Any, columns: np.ndarray) -> sparse.csr_matrix:
     return chosen
 
 
-def _safe(matrix: Any) -> Any:
-    check_structure(matrix)
-    return matrix
+def _within(wanted: np.ndarray, start: int, length: int) -> np.ndarray:
+    """Those of the sorted positions that lie in a part, counted from its beginning."""
+    first, last = np.searchsorted(wanted, [start, start + length])
+    return wanted[first:last] - start
 
 
-def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str) -> None:
-    """Refuse NaN, infinite values, and those too large to be computed with."""
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Turn a failure to read values into an error that names the input."""
+    try:
+        yield
+    except InputError:
+        raise
+    except TypeError as error:
+        raise InputError(
+            f"{name}: the values are not numbers ({error}).", "Convert them to numbers."
+        ) from error
+    except ValueError as error:  # words among the values, or a matrix or its checksum that is damaged
+        raise InputError(
+            f"{name}: the values could not be read as numbers ({error}).",
+            "Are they numbers, and is the file complete? Copy it again, or write it again with anndata.",
+        ) from error
+    except (OSError, MemoryError, IndexError, RuntimeError) as error:
+        raise InputError(
+            f"{name}: the values could not be read ({str(error) or 'not enough memory'}).",
+            "Is the file complete? Copy it again, or write it again with anndata.",
+        ) from error
+
+
+def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str, *, first: int = 0) -> None:
+    """Refuse NaN, infinite values, and those too large to be computed with; rows are told as counted from ``first``."""
     bad = ~np.isfinite(counts.data)
     if bad.any():
         kinds = [
@@ -114,30 +171,30 @@ def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str) -> Non
         ]
         raise InputError(
             f"{name}: expected finite values, found {bad.sum():,} that are {' or '.join(kinds)}, "
-            f"e.g. {_example(counts, bad, genes)}.",
+            f"e.g. {_example(counts, bad, genes, first)}.",
             "Start again from the raw counts, or replace what is missing by zero if that is what it means.",
         )
     large = abs(counts.data) > LARGEST
     if large.any():
         raise InputError(
             f"{name}: expected values up to {LARGEST:g}, found {large.sum():,} that are larger, "
-            f"e.g. {_example(counts, large, genes)}.",
+            f"e.g. {_example(counts, large, genes, first)}.",
             "No cell holds so many molecules: start again from the raw counts.",
         )
 
 
-def check_not_negative(counts: sparse.csr_matrix, genes: np.ndarray, name: str) -> None:
-    """Refuse negative values where counts are expected."""
+def check_not_negative(counts: sparse.csr_matrix, genes: np.ndarray, name: str, *, first: int = 0) -> None:
+    """Refuse negative values where counts are expected; rows are told as counted from ``first``."""
     bad = counts.data < 0
     if bad.any():
         raise InputError(
             f"{name}: expected counts, found {bad.sum():,} negative values (smallest {counts.data.min():g}), "
-            f"e.g. {_example(counts, bad, genes)}. They look scaled.",
+            f"e.g. {_example(counts, bad, genes, first)}. They look scaled.",
             "Give raw counts (another layer?), or accept scaled values with normalised=True (--normalised).",
         )
 
 
-def check_whole(counts: sparse.csr_matrix, name: str, available: str) -> None:
+def check_whole(counts: sparse.csr_matrix, name: str, adata: AnnData) -> None:
     """Refuse values that are not whole where counts are expected, and say what they look like."""
     fractional = counts.data != np.round(counts.data)
     if fractional.any():
@@ -145,7 +202,7 @@ def check_whole(counts: sparse.csr_matrix, name: str, available: str) -> None:
             f"{name}: expected raw counts (whole numbers), found {fractional.mean():.0%} fractional values, "
             f"e.g. {', '.join(f'{value:.4g}' for value in counts.data[fractional][:3])}; "
             f"they look {describe(counts)}. "
-            f"Available: {available}.",
+            f"Available: {whole_elsewhere(adata)}.",
             "Give the layer with raw counts (layer=, --layer; --sc-layer for the cells alone), or accept these values "
             "with normalised=True (--normalised); without counts, depth cannot be matched and results are weaker.",
         )
@@ -196,10 +253,10 @@ def _available(adata: AnnData) -> str:
     return ", ".join([*names, *(["'raw' (.raw)"] if adata.raw is not None else [])]) or "nothing"
 
 
-def _example(counts: sparse.csr_matrix, bad: np.ndarray, genes: np.ndarray) -> str:
+def _example(counts: sparse.csr_matrix, bad: np.ndarray, genes: np.ndarray, first: int) -> str:
     entry = int(np.flatnonzero(bad)[0])
     row = int(np.searchsorted(counts.indptr, entry, side="right")) - 1
-    return f"{counts.data[entry]:g} in row {row}, gene {genes[counts.indices[entry]]}"
+    return f"{counts.data[entry]:g} in row {first + row}, gene {genes[counts.indices[entry]]}"
 
 
 def whole_elsewhere(adata: AnnData) -> str:
@@ -215,9 +272,8 @@ def whole_elsewhere(adata: AnnData) -> str:
 
 def _is_whole(values: Any) -> bool:
     try:
-        check_structure(values)
-    except ValueError:
+        _, some = next(parts(values, np.arange(min(200, *values.shape))))
+    except (OSError, RuntimeError, StopIteration, TypeError, ValueError):
         return False
-    some = values[:200]
     data = some.data if sparse.issparse(some) else np.asarray(some)
     return bool((data >= 0).all() and (data == np.round(data)).all())
