@@ -149,7 +149,7 @@ def is_there(path: str | Path) -> bool:
 def is_large(path: str) -> bool:
     """Whether a file or folder is better left on disk and read in parts."""
     place = Path(path).expanduser()
-    files = [place] if place.is_file() else place.rglob("*")
+    files = place.rglob("*") if place.suffix == ".zarr" and place.is_dir() else [place]
     return sum(file.stat().st_size for file in files if file.is_file()) > LARGE_FILE
 
 
