@@ -74,5 +74,19 @@ def test_the_figures_of_diagnostics_use_the_layouts_kept(plane, tmp_path):
         figure.savefig(tmp_path / f"{name}.png")
 
 
+def test_the_curve_of_calibration_uses_all_levels(plane, tmp_path):
+    (task,) = protocols.unpaired([plane(40, seed=1)], plane(130), name="t", types="kind")
+    store, one = Store(tmp_path), row("a", key="one", task=task.name, cover90=0.9)
+    radii = {
+        "radius50": np.full(130, 0.5),
+        "radius90": np.ones(130),
+        "levels": np.array([[0.1, 0.2], [0.7, 0.8]]),
+    }
+    store.save(one | {"started": ""}, {"coords": task.truth, **radii})
+    axes = experiments.draw("uncertainty", [one], store, [task])["uncertainty-curves"].axes
+    levels = [line.get_xdata() for line in axes[0].lines]
+    assert any(np.allclose(x, [10, 50, 70, 90]) for x in levels if len(x) == 4)
+
+
 def test_nothing_is_drawn_of_failures():
     assert experiments.draw("quick", [row("a")], Store("nowhere"), []) == {}

@@ -11,7 +11,7 @@ from spatialgears import datasets
 from spatialgears.bench import figures, protocols
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Row, Store
-from spatialgears.bench.tables import DEPTH, TABLE1
+from spatialgears.bench.tables import COVERAGE, DEPTH, TABLE1
 from spatialgears.errors import InputError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "coverage of the stated radii, beside CeLEry's regions",
         _ATLAS,
         ("default", "celery_region"),
-        ("spearman", "cover50", "cover90", "cover95"),
+        ("spearman", *COVERAGE),
     ),
     "pseudo-visium": Experiment(
         "square and hexagonal grids, three spot sizes, on Mouse Atlas", _grids, _OURS
@@ -188,6 +188,15 @@ def draw(name: str, rows: Sequence[Row], store: Store, tasks: Iterable[Task]) ->
     made = {name: figures.comparison(placed, columns=EXPERIMENTS[name].columns or (*TABLE1, *DEPTH))}
     if name == "simulated":
         made |= {f"{name}-{sweep}": figures.sweep(placed, sweep) for sweep in protocols.SWEEPS}
+    if name == "uncertainty":
+        truth = {task.name: task.truth for task in tasks if task.truth is not None}
+        judged = [row for row in placed if row["seed"] == 0 and "cover90" in row["metrics"]]
+        made[f"{name}-curves"] = figures.calibration(
+            {
+                f"{row['method']}, {row['task']}": (store.arrays(row["key"]), truth[row["task"]])
+                for row in judged
+            }
+        )
     if name == "diagnostics":
         for task in tasks:
             first = {row["method"]: row for row in reversed(placed) if row["task"] == task.name}

@@ -94,6 +94,21 @@ def embedding(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
+def calibration(found: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]) -> Figure:
+    """Nominal against observed coverage of the radii, a panel per task; arrays as the worker leaves them, and truth."""
+    figure = Figure(figsize=(4.6 * max(1, len(found)), 4.4), layout="constrained")
+    for ax, (name, (arrays, truth)) in zip(
+        figure.subplots(1, max(1, len(found)), squeeze=False)[0], found.items(), strict=False
+    ):
+        radii = {
+            float(level): times * arrays["radius90"]
+            for level, times in arrays.get("levels", np.empty((0, 2)))
+        }
+        radii |= {0.5: arrays["radius50"], 0.9: arrays["radius90"]}
+        plotting.coverage(arrays["coords"], truth, radii=radii, title=name, ax=ax)
+    return figure
+
+
 def layouts(places: Mapping[str, np.ndarray], truth: np.ndarray, color: np.ndarray | None = None) -> Figure:
     """The truth beside each layout, and where each distorts distances: the paper's figure of layouts."""
     figure = Figure(figsize=(9, 3.2 * len(places)), layout="constrained")

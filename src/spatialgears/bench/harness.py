@@ -210,6 +210,8 @@ def _score(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
         error = placement_error(arrays["coords"], task.truth)
         for level in ("50", "90"):
             scores[f"cover{level}"] = float(np.mean(error <= arrays[f"radius{level}"]))
+        least_sure = arrays["radius90"].argsort()[-max(1, len(error) // 10) :]
+        scores["least_sure"] = float(error[least_sure].mean() / error.mean())
     if (
         task.truth is not None and "region" in arrays and task.protocol == "pseudo-visium"
     ):  # truth in the slide's frame

@@ -103,16 +103,23 @@ def gears(
     """Our own method with a preset and ``stage.key=value`` changes, through the class users meet."""
     import os
 
+    import numpy as np
+
     from spatialgears.config import Config
     from spatialgears.model import GEARS
 
     threads = os.environ.get("OMP_NUM_THREADS", "0")
     config = Config.preset(preset).with_values([f"threads={threads}", *values, f"seed={seed}"])
-    placed = GEARS(config).fit(slides=slides, cells=cells).reconstruct(cells)
+    model = GEARS(config).fit(slides=slides, cells=cells)
+    placed = model.reconstruct(cells)
     info = {"config": config.model_dump(mode="json"), "status": placed.status}
     result = {"coords": placed.coords, "radius50": placed.radius50, "radius90": placed.radius90, "info": info}
     if len(placed.samples):
         result["one sample"] = placed.samples[0]
+    if confidence := model._ready().confidence:  # radii of other levels, in units of the 90% radius
+        levels = np.arange(0.1, 1.0, 0.1)
+        quantiles = [confidence.quantile(level) / confidence.quantile(0.9) for level in levels]
+        result["levels"] = np.column_stack([levels, quantiles])
     return result
 
 

@@ -11,7 +11,7 @@ from spatialgears.bench.store import Row
 #: The ten metrics of the paper's Table 1.
 TABLE1 = ("spearman", "pearson", "stress1", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn")
 DEPTH = ("depth_axis", "depth_distance", "depth_knn")
-COVERAGE = ("cover50", "cover90", "cover95")
+COVERAGE = ("cover50", "cover90", "cover95", "least_sure")
 #: Heading of each metric, and whether more is better (None: neither, it should equal its nominal value).
 METRICS: dict[str, tuple[str, bool | None]] = {
     "spearman": ("Spearman ↑", True),
@@ -37,6 +37,7 @@ METRICS: dict[str, tuple[str, bool | None]] = {
     "cover50": ("within r50", None),
     "cover90": ("within r90", None),
     "cover95": ("within 95% region", None),
+    "least_sure": ("error of the least sure tenth, in mean errors", None),
 }
 _KINDS = ("ours", "other", "reference", "peer")
 
