@@ -33,14 +33,14 @@ class Coefficients:
     refine_factor: float = 3.0  # graphs and landmarks of the denoiser, over its multiply-adds
     solve_seconds: float = 4e-6  # per cell and step of the global solve
     profile_seconds: float = 1e-6  # per gene of a spot or cell that stage A learns from: views, guard
-    cell_seconds: float = 5e-5  # per cell: features, support, spacing, neighbour graph, writing
+    cell_seconds: float = 1e-4  # per cell: features, support, spacing, neighbour graph, writing
     rehearsed_share: float = 0.5  # of the steps that models missing a slide are given, those that were needed
     base_bytes: float = 7.5e8  # the interpreter with torch and scanpy
     stored_bytes: float = 24.0  # per stored value of the inputs: read, validated, and a copy under way
     count_bytes: float = 2.0  # per entry of spots by shared genes: sparse, some copies
     profile_bytes: float = 20.0  # per gene of a spot or cell that stage A learns from
     view_bytes: float = 12.0  # per entry of spots by panel genes: dense, some copies
-    cell_bytes: float = 1000.0  # per cell: places, radii, the neighbour graph, names
+    cell_bytes: float = 800.0  # per cell: places, radii, the neighbour graph, names
     pass_bytes: float = 14000.0  # per cell of one pass through the networks
     activation_bytes: float = 4.0  # per value kept for the backward pass
 
