@@ -9,7 +9,7 @@ from torch import nn
 
 from spatialgears import engine
 from spatialgears.config import Config
-from spatialgears.errors import RunError, TrainingError
+from spatialgears.errors import ConfigError, RunError, TrainingError
 
 
 def test_child_seeds_depend_on_the_whole_path_and_on_nothing_else():
@@ -145,3 +145,9 @@ def test_losses_that_are_not_finite_stop_training():
     engine.check_finite({"gram": torch.tensor(1.0)}, 3, "geometry")
     with pytest.raises(TrainingError, match=r"geometry: the loss term nca .* step 3"):
         engine.check_finite({"gram": torch.tensor(1.0), "nca": torch.tensor(float("nan"))}, 3, "geometry")
+
+
+def test_compiling_without_a_compiler_is_told_before_any_work(monkeypatch):
+    monkeypatch.setattr(engine.shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match="needs a C\\+\\+ compiler"):
+        engine.make_fabric(Config().with_values(["compile=true"]))

@@ -319,8 +319,8 @@ class Config(_Stage):
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     compile: bool = Field(
         False,
-        description="compile stage C's training steps (torch.compile): minutes to begin with, and a C++ compiler; "
-        "`gears bench scaling` prints what it gives",
+        description="compile stage C's training steps (torch.compile): takes minutes to begin with, and a C++ compiler; "
+        "dropout is drawn otherwise, so that results differ as those of another seed; `gears bench scaling` prints the gain",
     )
     expression: ExpressionConfig = ExpressionConfig()
     supervision: SupervisionConfig = SupervisionConfig()
