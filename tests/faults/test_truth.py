@@ -99,6 +99,7 @@ def learner() -> Config:
     return Config.from_dict(
         {
             "threads": 1,
+            "expression": {"max_steps": 30, "hidden": [64], "embed_dim": 16},
             "supervision": {"n_min": 32, "n_max": 64, "dim": 8},
             "geometry": {
                 "steps": 100,

@@ -411,6 +411,7 @@ def least_config() -> Config:
     return Config.from_dict(
         {
             "threads": 1,
+            "expression": {"max_steps": 2, "hidden": [8], "embed_dim": 4},
             "supervision": {"n_min": 8, "n_max": 12, "dim": 3, "min_overlap": 2},
             "geometry": {
                 "steps": 2,
