@@ -174,3 +174,32 @@ def test_demo(gears, small_json, tmp_path):
     assert code == 0 and again == out and "geometry" not in err  # nothing is done twice
     code, _, err = gears(*command, "--seed", 1)
     assert code == 1 and "belongs to another run" in err  # another tissue is another run
+
+
+def test_nothing_that_is_there_is_written_over(gears, model, inputs, tmp_path):
+    cells = tmp_path / "sc.h5ad"
+    cells.write_bytes(Path(inputs[-1]).read_bytes())
+    notes = tmp_path / "notes.html"
+    notes.write_text("mine")
+    before = cells.read_bytes()
+    place, page = (["-m", model, "--sc", cells, "-o"] for _ in range(2))
+    for command, words in (
+        (["reconstruct", *place, cells], "never written to"),
+        (["reconstruct", *place, model / "c.h5ad"], "never written to"),
+        (["reconstruct", *place, tmp_path / "placed"], "expects a .h5ad file"),
+        (["reconstruct", *place, inputs[1]], "was not made by gears"),
+        (["report", *page, cells], "expects a .html file"),
+        (["report", *page, notes], "was not made by gears"),
+    ):
+        code, _, err = gears(*command)
+        assert code == 2 and words in " ".join(err.split()), command
+    assert cells.read_bytes() == before and notes.read_text() == "mine"
+    for _ in range(2):  # its own files are replaced
+        assert gears("reconstruct", *place, tmp_path / "placed.h5ad")[0] == 0
+
+
+def test_simulated_files_do_not_replace_others(gears, tmp_path):
+    (tmp_path / "sc.h5ad").write_text("mine")
+    code, _, err = gears("simulate", "-o", tmp_path, "--cells", 100)
+    assert code == 2 and "sc.h5ad already" in " ".join(err.split())
+    assert (tmp_path / "sc.h5ad").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1

@@ -153,6 +153,38 @@ def is_large(path: str) -> bool:
     return sum(file.stat().st_size for file in files if file.is_file()) > LARGE_FILE
 
 
+def require_output(out: Path, suffix: str, inputs: Sequence[str | Path]) -> None:
+    """Refuse to write over an input, into one, or over a file that this program did not make."""
+    if out.suffix != suffix:
+        raise InputError(
+            f"-o expects a {suffix} file, found {out}.", f"For example: -o {out.with_suffix(suffix)}"
+        )
+    target = out.expanduser().resolve()
+    for path in inputs:
+        source = Path(path).expanduser().resolve()
+        if target == source or source in target.parents:
+            raise InputError(
+                f"-o is the input {path}, or inside it; inputs are never written to.", "Name another file."
+            )
+    if target.exists() and not _ours(target):
+        raise InputError(
+            f"{out} is there already, and was not made by gears.", "Name another file, or move this one away."
+        )
+
+
+def _ours(path: Path) -> bool:
+    """Whether a file is one that was written here: a report, or cells with places."""
+    import h5py
+
+    try:
+        if path.suffix == ".html":
+            return b"spatialgears report" in path.read_bytes()
+        with h5py.File(path) as file:
+            return "uns/gears" in file
+    except OSError:
+        return False
+
+
 def require_room() -> None:
     """Refuse a limit on memory under which not even the libraries can be loaded, before they are."""
     try:

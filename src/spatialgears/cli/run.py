@@ -208,6 +208,7 @@ def reconstruct(
     """Place cells with a fitted model."""
     options.require_room()
     options.check_paths([sc])
+    options.require_output(out, ".h5ad", [sc, model])
     from spatialgears.config import Config
 
     settings = launch.on_devices(Config.preset(), devices, num_nodes)
@@ -248,6 +249,7 @@ def report(
     slides = st or []
     options.require_room()
     options.check_paths([*slides, sc])
+    options.require_output(out, ".html", [*slides, sc, model])
     from spatialgears.io import read
     from spatialgears.summary import write_summary
 

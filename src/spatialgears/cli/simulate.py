@@ -9,6 +9,7 @@ import typer
 
 from spatialgears.cli import output
 from spatialgears.cli.options import Json
+from spatialgears.errors import InputError
 
 
 def simulate(
@@ -23,6 +24,11 @@ def simulate(
     from spatialgears.datasets import simulate_tissue
     from spatialgears.io import write_h5ad
 
+    names = [*(f"st_{i + 1}" for i in range(sections)), "sc", "truth"]
+    if there := [name for name in names if (out / f"{name}.h5ad").exists()]:
+        raise InputError(
+            f"{out} holds {', '.join(f'{name}.h5ad' for name in there)} already.", "Name another folder."
+        )
     tissue = simulate_tissue(n_cells=cells, n_sections=sections, n_genes=genes, seed=seed)
     parts = {f"st_{i + 1}": slide for i, slide in enumerate(tissue.slides)}
     parts |= {"sc": tissue.cells, "truth": tissue.truth}
