@@ -258,3 +258,11 @@ def test_without_held_out_spots_radii_are_unknown_but_places_are_not(small_confi
     assert model.checks_ == []
     assert np.isfinite(placed.coords).all() and np.isnan(placed.radius90).all()
     assert placed.samples.shape == (0, 150, 2)  # no refiner: nothing to draw from
+
+
+def test_a_preset_may_be_named():
+    assert sg.GEARS("quick").config == sg.Config.preset("quick") and sg.GEARS().config == sg.Config.preset(
+        "default"
+    )
+    with pytest.raises(sg.errors.ConfigError, match="No preset is called 'fast'"):
+        sg.GEARS("fast")

@@ -11,7 +11,7 @@ import numpy as np
 
 from spatialgears import store
 from spatialgears.check import cost_of
-from spatialgears.config import AssemblyConfig, Config
+from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.cost import predict_cost, require_memory
 from spatialgears.engine import Progress, silent, threads
 from spatialgears.errors import GearsError, RunError
@@ -35,7 +35,7 @@ class GEARS:
     Parameters
     ----------
     config
-        What decides the result; by default ``Config.preset("default")``.
+        What decides the result, or the name of a preset.
 
     Attributes
     ----------
@@ -45,6 +45,8 @@ class GEARS:
         Training curves by name, ``"<phase>/<loss>"``.
     checks_
         How well spots were placed by models that had not seen them.
+    embedding_
+        How well stage A's embedding keeps place, and how it mixes the sources.
     warnings_
         What is odd about the inputs, in words.
 
@@ -56,8 +58,8 @@ class GEARS:
     >>> model.reconstruct(tissue.cells).to_adata(tissue.cells)  # doctest: +SKIP
     """
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.config = config or Config.preset("default")
+    def __init__(self, config: Config | Preset = "default") -> None:
+        self.config = config if isinstance(config, Config) else Config.preset(config)
         self._fitted: Fitted | None = None
 
     def fit(
