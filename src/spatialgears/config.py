@@ -233,6 +233,16 @@ class GeometryConfig(_Stage):
             raise ValueError("crossfit needs refiner_steps > 0 or refiner = none, found joint training")
         return self
 
+    @property
+    def uses_nearest(self) -> bool:
+        """Whether nearest spots take part: without spots that were missed, nothing tells by how much."""
+        return self.nearest and self.crossfit > 0
+
+    @property
+    def uses_embedding(self) -> bool:
+        """Whether stage A's embedding is needed at all."""
+        return self.inputs != "expression" or self.uses_nearest
+
 
 class AssemblyConfig(_Stage):
     """Stage D (section 3.5): patches, stitching and the global solve."""

@@ -175,8 +175,7 @@ def _set_size(n_spots: int, config: Config) -> float:
 
 def _profiles(n_spots: int, n_cells: int, config: Config) -> int:
     """Spots and cells that stage A learns from; none where its embedding is not used."""
-    g = config.geometry
-    if g.inputs == "expression" and not (g.nearest and g.crossfit):
+    if not config.geometry.uses_embedding:
         return 0
     return min(n_spots, MAX_PROFILES) + min(n_cells, MAX_PROFILES)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -253,8 +253,7 @@ def fit_model(
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     fabric = make_fabric(config)
     embedded: EncoderFit | None = None
-    use_nearest = config.geometry.nearest and config.geometry.crossfit > 0
-    if config.geometry.inputs != "expression" or use_nearest:
+    if config.geometry.uses_embedding:
         embedded = train_encoder(
             spots,
             [cells],
@@ -291,22 +290,32 @@ def fit_model(
         checkpoint=checkpoint,
         progress=progress,
     )
+
+    @cache
+    def compared() -> tuple[Tensor, Tensor]:
+        return mean_views(views, seed=seed)
+
     nearest = None
-    if use_nearest and encoder is not None:
-        nearest, draw = _nearest(views, canonical, encoder, seed=seed), draw_embedded
+    if config.geometry.uses_nearest and encoder is not None:
+        spots_seen, seen = compared()
+        slide = torch.repeat_interleave(torch.tensor([len(coords) for coords in canonical]))
+        coords = torch.from_numpy(np.concatenate(canonical))
+        nearest = NearestSpots(encoder.embed(seen), coords[spots_seen], slide[spots_seen], spots_seen)
+        draw = draw_embedded
     noise = 0.0
     if len(fit.members) > 1:
         rows = np.sort(numpy_rng(seed, "noise").permutation(cells.shape[0])[:NOISE_CELLS])
         x, _ = cell_features(cells[rows], panel, settings, standardiser=standardiser, raw=raw)
         noise = Ensemble(fit.members).noise(seen_by_network(x, signal, encoder, config), seed=seed)
     checks, confidence = examine(fit, draw, views, list(canonical), seed=seed, nearest=nearest, noise=noise)
+    pulls = config.expression.pull > 0 and config.geometry.inputs == "expression" and signal is None
     history = fit.history | ({f"encoder/{k}": v for k, v in embedded.history.items()} if embedded else {})
     return Fitted(
         panel=panel,
         raw=raw,
         standardiser=standardiser,
         signal=signal,
-        pull=_pull(views, config, seed=seed) if signal is None else None,
+        pull=Pull.fit(compared()[1], config.expression.pull) if pulls else None,
         encoder=encoder,
         network=Ensemble(fit.members, nearest).eval(),
         slides=_keep_slides(draw, list(canonical), list(frames), seed=seed),
@@ -320,13 +329,6 @@ def fit_model(
     )
 
 
-def _pull(views: SpotViews, config: Config, *, seed: int) -> Pull | None:
-    """What moves cells towards spots, where the network sees the expression itself."""
-    if not config.expression.pull or config.geometry.inputs != "expression":
-        return None
-    return Pull.fit(mean_views(views, seed=seed)[1], config.expression.pull)
-
-
 def mean_views(views: SpotViews, *, seed: int) -> tuple[Tensor, Tensor]:
     """Numbers (m,) of some spots, or of all, and the mean (m, G) of several views of each."""
     spots = torch.randperm(views.n_spots, generator=torch_rng(seed, "pull"))[:MEAN_VIEWS_OF].sort().values
@@ -334,16 +336,6 @@ def mean_views(views: SpotViews, *, seed: int) -> tuple[Tensor, Tensor]:
     for view in range(MEAN_VIEWS):
         total += views.draw(spots, torch_rng(seed, "pull", view))
     return spots, total / MEAN_VIEWS
-
-
-def _nearest(
-    views: SpotViews, slides: Sequence[NDArray[np.float64]], encoder: Encoder, *, seed: int
-) -> NearestSpots:
-    """Embedded spots of all slides, as many as :mod:`~spatialgears.expression.pull` takes."""
-    spots, bank = mean_views(views, seed=seed)
-    slide = torch.repeat_interleave(torch.tensor([len(coords) for coords in slides]))
-    coords = torch.from_numpy(np.concatenate(slides))
-    return NearestSpots(encoder.embed(bank), coords[spots], slide[spots], spots)
 
 
 def _keep_slides(

@@ -162,11 +162,11 @@ class Reconstruction:
                 "Pass the AnnData that was given to reconstruct(); subset it afterwards.",
             )
         if copy:
-            from spatialgears.io.stored import on_disk
+            from spatialgears.io.stored import copied
 
             with warnings.catch_warnings():  # validation has told of names that repeat
                 warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
-                adata = adata.to_memory() if on_disk(adata) else adata.copy()
+                adata = copied(adata)
         adata.obsm["X_gears"] = self.coords
         for key in [key for key in adata.obsm if key.startswith(SAMPLE)]:
             del adata.obsm[key]  # of other places

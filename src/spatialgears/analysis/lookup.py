@@ -17,7 +17,7 @@ from scipy.spatial import KDTree
 from spatialgears.assembly.distances import nearest_cells
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
-from spatialgears.io.stored import on_disk
+from spatialgears.io.stored import copied
 from spatialgears.validate.counts import check_finite, form_of, to_csr, values_of
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def neighbor_matrix(coords: NDArray[np.float64], k: int) -> sparse.csr_matrix:
 
 def target(adata: AnnData, copy: bool) -> AnnData:
     """What results are written to."""
-    return (adata.to_memory() if on_disk(adata) else adata.copy()) if copy else adata
+    return copied(adata) if copy else adata
 
 
 def require(module: str) -> Any:

@@ -191,12 +191,13 @@ def draw(name: str, rows: Sequence[Row], store: Store, tasks: Iterable[Task]) ->
     if name == "uncertainty":
         truth = {task.name: task.truth for task in tasks if task.truth is not None}
         judged = [row for row in placed if row["seed"] == 0 and "cover90" in row["metrics"]]
-        made[f"{name}-curves"] = figures.calibration(
-            {
-                f"{row['method']}, {row['task']}": (store.arrays(row["key"]), truth[row["task"]])
-                for row in judged
-            }
-        )
+        if judged:
+            made[f"{name}-curves"] = figures.calibration(
+                {
+                    f"{row['method']}, {row['task']}": (store.arrays(row["key"]), truth[row["task"]])
+                    for row in judged
+                }
+            )
     if name == "diagnostics":
         for task in tasks:
             first = {row["method"]: row for row in reversed(placed) if row["task"] == task.name}

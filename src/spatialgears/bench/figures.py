@@ -96,10 +96,9 @@ def embedding(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 def calibration(found: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]) -> Figure:
     """Nominal against observed coverage of the radii, a panel per task; arrays as the worker leaves them, and truth."""
-    figure = Figure(figsize=(4.6 * max(1, len(found)), 4.4), layout="constrained")
-    for ax, (name, (arrays, truth)) in zip(
-        figure.subplots(1, max(1, len(found)), squeeze=False)[0], found.items(), strict=False
-    ):
+    figure = Figure(figsize=(4.6 * len(found), 4.4), layout="constrained")
+    axes = figure.subplots(1, len(found), squeeze=False)[0]
+    for ax, (name, (arrays, truth)) in zip(axes, found.items(), strict=True):
         radii = {
             float(level): times * arrays["radius90"]
             for level, times in arrays.get("levels", np.empty((0, 2)))

@@ -21,7 +21,6 @@ from spatialgears.bench.protocols import Task
 from spatialgears.config import Config
 from spatialgears.engine import child_seed, numpy_rng, threads
 from spatialgears.geometry.ensemble import Ensemble
-from spatialgears.geometry.model import GeometryModel
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 from spatialgears.supervision.targets import procrustes
@@ -65,12 +64,13 @@ def measure(
 
     Scores against the truth, and seconds.
     """
-    alone = Ensemble([model for model in network.members if isinstance(model, GeometryModel)])
-    for name, one in {"generator": alone, "with nearest spots": network}.items():
-        if one is alone or network.nearest is not None:
-            begin = time.perf_counter()
-            base = one(features[None])
-            yield {"run": name, **_scores(base, truth), "seconds": time.perf_counter() - begin}
+    ways = {"generator": network.generated}
+    if network.nearest is not None:
+        ways["with nearest spots"] = network
+    for name, way in ways.items():
+        begin = time.perf_counter()
+        base = way(features[None])
+        yield {"run": name, **_scores(base, truth), "seconds": time.perf_counter() - begin}
     for sigma, steps, count in runs:
         begin = time.perf_counter()
         total = torch.zeros_like(base)

@@ -30,10 +30,8 @@ def simulate(
             f"{out} holds {', '.join(f'{name}.h5ad' for name in there)} already.", "Name another folder."
         )
     tissue = simulate_tissue(n_cells=cells, n_sections=sections, n_genes=genes, seed=seed)
-    parts = {f"st_{i + 1}": slide for i, slide in enumerate(tissue.slides)}
-    parts |= {"sc": tissue.cells, "truth": tissue.truth}
     written = []
-    for name, adata in parts.items():
+    for name, adata in zip(names, [*tissue.slides, tissue.cells, tissue.truth], strict=True):
         path = out / f"{name}.h5ad"
         write_h5ad(adata, path)
         written.append({"path": str(path), "observations": adata.n_obs, "genes": adata.n_vars})

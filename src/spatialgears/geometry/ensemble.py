@@ -77,9 +77,13 @@ class Ensemble(nn.Module):
         first, *rest = (member(self.own(x), mask).float() for member in self.members)
         return torch.stack([first, *(base @ procrustes(base, first, mask) for base in rest)])
 
+    def generated(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The mean (B, n, d) of the members alone."""
+        return centre(self.bases(x, mask).mean(0), mask)
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The mean proposal (B, n, d) of features x (B, n, f)."""
-        mean = centre(self.bases(x, mask).mean(0), mask)
+        """The mean proposal (B, n, d) of features x (B, n, f), by the members and the nearest spots."""
+        mean = self.generated(x, mask)
         if self.nearest is None or not self.nearest.weight:
             return mean
         near = self.nearest(x[..., self.lead.n_features :].float(), mean, mask)

@@ -231,7 +231,10 @@ def _open_h5ad(path: Path) -> AnnData:
     import h5py
 
     file = h5py.File(path, "r")
-    return stored.open_stored(file) if stored.is_current(file) else anndata.read_h5ad(path, backed="r")
+    if stored.is_current(file):
+        return stored.open_stored(file)
+    file.close()
+    return anndata.read_h5ad(path, backed="r")
 
 
 def _open_zarr(path: Path, *, backed: bool) -> AnnData:

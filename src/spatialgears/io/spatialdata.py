@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from spatialgears.errors import InputError
-from spatialgears.io.stored import on_disk
+from spatialgears.io.stored import copied
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -97,7 +97,7 @@ def to_spatialdata(adata: AnnData, *, key: str = "X_gears", name: str = "cells")
     """
     library = _library()
     places = _places(adata, key)
-    table = adata.to_memory() if on_disk(adata) else adata.copy()
+    table = copied(adata)
     table.uns.pop("spatialdata_attrs", None)
     table.obs[REGION] = pd.Categorical([name] * table.n_obs)
     table.obs[INSTANCE] = np.arange(table.n_obs)

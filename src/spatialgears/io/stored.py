@@ -76,6 +76,11 @@ def on_disk(adata: AnnData) -> bool:
     )
 
 
+def copied(adata: AnnData) -> AnnData:
+    """A copy in memory, wherever the matrices are."""
+    return adata.to_memory() if on_disk(adata) else adata.copy()
+
+
 def source_of(adata: AnnData) -> Path | None:
     """The file or folder that an AnnData is left in; None if it is in memory, a view, or of no file of its own."""
     if adata.is_view or not on_disk(adata):

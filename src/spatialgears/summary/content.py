@@ -110,7 +110,7 @@ def report_content(
         seed=seed,
     )
     domains = _domains(placed, seed=seed)
-    totals = [row_totals(one.X) for one in (*slides, cells)]
+    total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
     return ReportContent(
         title="Where the cells lived",
         coords=placed.coords,
@@ -118,19 +118,18 @@ def report_content(
         summary=_summary(model, placed),
         warnings=list(dict.fromkeys(warnings)),
         inputs=[
-            _row(title, slide, "spots", total)
-            for title, slide, total in zip(titles, slides, totals, strict=False)
-        ]
-        + [_row("cells", cells, "cells", totals[-1])],
+            *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
+            _row("cells", cells, total, "cells"),
+        ],
         self_check=[SelfCheck(one.title, one.words, one.model, one.reference) for one in model.checks_],
         obs=_columns(cells.obs) | {"outside the slides' range": placed.outside},
-        genes=_expression(cells, genes, totals[-1]),
+        genes=_expression(cells, genes, total),
         uncertainty=placed.radius90,
         domains=domains,
         domains_note=_domains_note(domains, subject, seed=seed),
         slides=[
-            ReportSlide(title, np.asarray(slide.obsm[spatial_key])[:, :2], _expression(slide, genes, total))
-            for title, slide, total in zip(titles, slides, totals, strict=False)
+            ReportSlide(title, np.asarray(slide.obsm[spatial_key])[:, :2], _expression(slide, genes, sums))
+            for title, slide, sums in zip(titles, slides, totals, strict=True)
         ],
         history=_curves(model.history_),
         sections=findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed))
@@ -191,7 +190,7 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
     return [Section("How spots and cells are compared", text, table=rows)]
 
 
-def _row(name: str, adata: AnnData, what: str, total: np.ndarray) -> dict[str, object]:
+def _row(name: str, adata: AnnData, total: np.ndarray, what: str) -> dict[str, object]:
     return {
         "input": name,
         "what": what,
