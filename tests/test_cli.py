@@ -16,6 +16,7 @@ import pytest
 from scipy import sparse
 
 import spatialgears
+from spatialgears import words
 from spatialgears.cli import app as app_module
 from spatialgears.cli import main, output
 from spatialgears.cli.options import load_config
@@ -91,6 +92,7 @@ def test_bad_input_is_told_on_standard_error(capsys, folder):
     [
         (["check"], "--st"),
         (["bogus"], "bogus"),
+        (["check", "--st", "a.h5ad", "b.h5ad"], "b.h5ad belongs to no option. Repeat an option"),
         (["check", "--st", "none.h5ad"], "no file or folder none.h5ad"),
         (["check", "--st", "{st}", "--preset", "fast"], "quick, default, paper"),
         (["check", "--st", "{st}", "--set", "geometry.stesp=3"], "geometry.stesp"),
@@ -214,10 +216,30 @@ def test_progress_in_plain_lines_now_and_then(monkeypatch):
             progress("geometry", step, 10, {"loss": 0.5})
     told = err.getvalue().splitlines()
     assert told == [
-        "geometry: 5/10, 12 s left, loss 0.5",
+        "geometry: 5/10, 15 s left, loss 0.5",
         "geometry: 9/10, 3 s left, loss 0.5",
         "geometry: 10/10, 27 s, loss 0.5",
     ]
+
+
+def test_the_time_left_after_going_on_counts_the_steps_done_since(monkeypatch):
+    err, clock = io.StringIO(), iter(range(0, 1000, 5))
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    with ProgressView(every=10) as progress:
+        for step in (81, 82, 83):
+            progress("geometry", step, 100, {})
+    assert err.getvalue() == "geometry: 83/100, 85 s left\n"
+
+
+def test_lines_stand_above_the_bars(monkeypatch):
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    with ProgressView() as progress:
+        progress.tell("Going on in [out]")
+        progress("geometry", 1, 2, {})
+    assert "Going on in [out]" in err.getvalue()
 
 
 def test_progress_in_bars_on_a_terminal(monkeypatch):
@@ -241,5 +263,6 @@ def test_tables_on_a_terminal_and_in_a_pipe(monkeypatch, capsys):
 
 
 def test_words_for_time_and_size():
-    assert [output.seconds(value) for value in (5, 300, 7200)] == ["5 s", "5 min", "2.0 h"]
-    assert [output.size(value) for value in (5e7, 2.5e9)] == ["50 MB", "2.5 GB"]
+    assert [words.duration(value) for value in (5, 300, 7200)] == ["5 s", "5 min", "2.0 h"]
+    assert [words.size(value) for value in (5e7, 2.5e9)] == ["50 MB", "2.5 GB"]
+    assert [words.number(value, "slide") for value in (0, 1, 2000)] == ["0 slides", "1 slide", "2,000 slides"]

@@ -151,10 +151,12 @@ def test_bad_input_leaves_with_two(gears, model, small_files, small_tissue, tmp_
     assert (code, out) == (2, "") and words in err
 
 
-def test_a_stranger_folder_and_a_damaged_model_leave_with_one(gears, model, inputs, small_json, tmp_path):
+def test_a_stranger_folder_leaves_with_two_and_a_damaged_model_with_one(
+    gears, model, inputs, small_json, tmp_path
+):
     (tmp_path / "thesis.txt").write_text("words")
     code, _, err = gears("run", *inputs, "-o", tmp_path, "--config", small_json)
-    assert code == 1 and "thesis.txt" in err and err.count("not a run's folder") == 1
+    assert code == 2 and "thesis.txt" in err and err.count("not a run's folder") == 1
     damaged = tmp_path / "m"
     damaged.mkdir()
     for path in model.iterdir():

@@ -233,10 +233,20 @@ def test_coordinates_from_columns_of_obs(spots, tmp_path):
         read(tmp_path / "a.h5ad", coordinates=("x", "y"))
 
 
+def test_a_file_that_ends_too_early(spots, tmp_path):
+    path = tmp_path / "a.h5ad"
+    spots.write_h5ad(path)
+    path.write_bytes(path.read_bytes()[:-4096])
+    with pytest.raises(InputError, match=r"a\.h5ad could not be read as an \.h5ad file: it ends too early"):
+        read(path)
+
+
 def test_coordinates_that_do_not_fit(spots, tmp_path):
     spots.to_df().to_csv(tmp_path / "c.csv")
     (tmp_path / "few.csv").write_text("name,x,y\nAAAC0-1,1,2\n")
-    with pytest.raises(InputError, match=r"11 of 12 observations have no coordinates, e\.g\. AAAC1-1"):
+    with pytest.raises(
+        InputError, match=r"it names .*11 of 12 observations have no coordinates, e\.g\. AAAC1-1"
+    ):
         read(tmp_path / "c.csv", coordinates=tmp_path / "few.csv")
     (tmp_path / "odd.csv").write_text("name,a,b,c\nAAAC0-1,1,2,3\n")
     with pytest.raises(InputError, match="found a, b, c"):

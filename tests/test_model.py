@@ -108,6 +108,9 @@ def test_learnt_attributes(small_model):
         "Held-out slide 2",
     ]
     assert all(check.reference["spearman"] > 0.5 for check in small_model.checks_)
+    assert repr(small_model).startswith(
+        "GEARS fitted on 2 slides and 53 genes; self-check: Held-out spots of slide 1 "
+    )
     assert small_model.warnings_ == ["Only 60 genes are shared; places will be coarse."]
 
 
@@ -146,7 +149,7 @@ def test_save_then_load_places_bit_for_bit(small_model, small_result, small_tiss
 
 def test_unfitted_model_says_what_to_do(small_tissue, tmp_path):
     model = sg.GEARS()
-    assert model.config == sg.Config.preset("default")
+    assert model.config == sg.Config.preset("default") and repr(model) == "GEARS, not fitted"
     for call in (
         lambda: model.reconstruct(small_tissue.cells),
         lambda: model.save(tmp_path / "m"),

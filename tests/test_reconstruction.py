@@ -39,6 +39,13 @@ def placed(adata) -> Reconstruction:
     )
 
 
+def test_it_is_told_in_a_line(placed):
+    assert repr(placed) == (
+        "Reconstruction of 40 cells from 0 slides: median 90% radius 0.30, 3 outside the slides' range, 0 samples; "
+        ".to_adata(cells) writes it"
+    )
+
+
 def test_distances_agree_with_each_other(placed):
     full = squareform(pdist(placed.coords.astype(np.float64)))
     np.testing.assert_allclose(placed.distance_matrix(), full, rtol=1e-5)

@@ -71,9 +71,17 @@ def test_the_report_stands_alone(done):
 
 
 def test_a_second_run_does_nothing_and_changes_nothing(done, inputs, config):
-    before = contents(done)
-    assert run(inputs, done.root, config, progress=no_work) == done
+    before, told = contents(done), []
+    assert run(inputs, done.root, config, progress=no_work, tell=told.append) == done
     assert contents(done) == before
+    assert told == [
+        f"{sum(slide.n_obs for slide in inputs.read()[0])} spots of 2 slides, 150 cells, 60 genes in common.",
+        f"Everything is done already in {done.root}; nothing was changed.",
+    ]
+
+
+def test_the_number_of_threads_may_change(done, inputs, config):
+    assert run(inputs, done.root, config.with_values(["threads=2"]), progress=no_work) == done
 
 
 def test_inputs_may_move(done, inputs, config, small_files, tmp_path):
@@ -143,11 +151,15 @@ def stop_at(wanted: str, number: int):
     [("geometry slide-0", 3), ("geometry refiner", 2), ("samples", 1)],
 )
 def test_a_run_that_was_stopped_ends_as_if_it_had_not(done, inputs, config, tmp_path, stage, step):
+    lines: list[str] = []
     with pytest.raises(Stop):
-        run(inputs, tmp_path, config, progress=stop_at(stage, step))
+        run(inputs, tmp_path, config, progress=stop_at(stage, step), tell=lines.append)
+    assert len(lines) == 2 and lines[1].startswith("This takes about ") and str(tmp_path) in lines[1]
     assert not (tmp_path / "cells.h5ad").exists()
     told = []
-    again = run(inputs, tmp_path, config, progress=lambda *one: told.append(one[:2]))
+    again = run(inputs, tmp_path, config, progress=lambda *one: told.append(one[:2]), tell=lines.append)
+    fitted = ": the model is fitted already." if stage == "samples" else "."
+    assert lines[3:] == [f"Going on in {tmp_path}{fitted}"]
     assert ("geometry slide-0", 1) not in told  # it went on, not from the start
     one, two = ad.read_h5ad(done.cells), ad.read_h5ad(again.cells)
     np.testing.assert_array_equal(one.obsm["X_gears"], two.obsm["X_gears"])
@@ -190,7 +202,7 @@ def test_a_second_process_is_refused_while_the_first_is_at_work(inputs, config, 
 
 def test_a_stranger_folder_is_refused_and_left_alone(inputs, config, tmp_path):
     (tmp_path / "thesis.txt").write_text("words")
-    with pytest.raises(RunError, match=r"not a run's folder \(it holds thesis.txt\)"):
+    with pytest.raises(InputError, match=r"not a run's folder \(it holds thesis.txt\)"):
         run(inputs, tmp_path, config)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -203,14 +215,14 @@ def test_a_damaged_manifest_is_named(inputs, config, tmp_path):
 
 def test_a_place_that_cannot_be_written_to(inputs, config, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"Cannot write to .*file/out: Not a directory"):
+    with pytest.raises(InputError, match=r"Cannot write to .*file/out: Not a directory"):
         run(inputs, tmp_path / "file" / "out", config)
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder(inputs, config, tmp_path):
     (tmp_path / "out").mkdir(mode=0o500)
-    with pytest.raises(RunError, match=r"Cannot write to .*Permission denied"):
+    with pytest.raises(InputError, match=r"Cannot write to .*Permission denied"):
         run(inputs, tmp_path / "out", config)
 
 

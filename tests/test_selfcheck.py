@@ -34,7 +34,7 @@ def test_levels():
 def test_good_places_in_any_pose(truth):
     turn = np.array([[0.0, 1.0], [1.0, 0.0]])
     found = score("Held-out spots", truth @ turn + 3, truth)
-    assert found.verdict == "good" and found.words == "Neighbours are right, and so are long distances."
+    assert found.verdict == "good" and found.words == "Good: neighbours are right, and so are long distances."
     assert found.reference == {} and found.model["spearman"] == pytest.approx(1)
 
 
@@ -55,7 +55,7 @@ def test_neighbours_right_but_not_long_distances(truth):
     angle, radius = 1.5 * strip[:, 0], 1 + 0.1 * strip[:, 0] + strip[:, 1]
     rolled = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
     found = score("Held-out spots", rolled, strip)
-    assert found.words == "Neighbours are mostly right; long distances are not to be relied on."
+    assert found.words == "Weak: neighbours are mostly right; long distances are not to be relied on."
 
 
 def test_the_reference_is_told_beside(truth):
@@ -96,7 +96,7 @@ def test_for_json(truth):
 
 
 def test_nothing_to_warn_of():
-    quiet = {"outside": np.zeros(10, bool), "unfilled": 0.1}
+    quiet = {"outside": np.zeros(10, bool), "unfilled": 0.1, "radius90": np.full(10, 0.6)}
     assert warnings([check(0.9, 0.91)], morans_i=SPATIAL, **quiet) == []
 
 
@@ -111,6 +111,11 @@ def test_nothing_to_warn_of():
         ([check(0.8, 0.9), check(0.8, 0.85)], {}, "reference places held-out spots better"),
         ([check(0.9)], {"morans_i": FLAT}, "Moran's I of only 0.02"),
         ([check(0.9)], {"outside": np.arange(10) < 3}, "Strong domain shift: 30% of the cells"),
+        (
+            [check(0.9)],
+            {"radius90": np.full(10, 1.5)},
+            "Wide radii: the 90% radius of a typical cell is 1.50",
+        ),
         ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
     ],
 )

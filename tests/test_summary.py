@@ -77,6 +77,20 @@ def test_without_radii_none_are_promised(small_model, small_result, small_tissue
     assert found.summary[0] == "150 cells were placed." and "nan" not in " ".join(found.summary)
 
 
+def test_columns_that_cells_and_slides_have_are_shown_on_both(content, small_tissue):
+    slides = [slide.copy() for slide in small_tissue.slides]
+    slides[0].obs["cell_type"] = ["x", "y"] * (slides[0].n_obs // 2) + ["x"] * (slides[0].n_obs % 2)
+    slides[0].obs["only here"] = np.arange(slides[0].n_obs)
+    first, second = content(slides=slides).slides
+    assert list(first.obs) == ["cell_type"] and not second.obs
+
+
+def test_one_slide_is_said_to_leave_a_question_open(small_model, small_result, small_tissue):
+    alone = replace(small_result, slides=small_result.slides[:1])
+    found = report_content(small_model, alone, small_tissue.cells)
+    assert any("There is one slide" in line for line in found.summary)
+
+
 def test_columns_worth_colouring_by(small_model, small_result, small_tissue, tmp_path):
     cells = small_tissue.cells.copy()
     cells.obs["one kind"] = "same"

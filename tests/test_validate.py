@@ -177,6 +177,16 @@ def test_repeated_coordinates(slide):
         validate_inputs(slide)
 
 
+def test_several_sections_in_one_slide_are_odd(slide):
+    two = ad.concat([slide, slide[:40].copy()], index_unique="-")
+    two.obsm["spatial"] = two.obsm["spatial"] + np.linspace(0, 1, 90)[:, None]
+    two.obs["Library_ID"] = ["a"] * 50 + ["b"] * 40
+    (told,) = [text for text in validate_inputs(two).warnings if "Library_ID" in text]
+    assert "slide 1: .obs['Library_ID'] names 2 parts (a, b)." in told
+    two.obs["Library_ID"] = ["a"] * 80 + ["b"] * 10  # too few spots to be a section
+    assert not any("Library_ID" in text for text in validate_inputs(two).warnings)
+
+
 def test_slide_too_small(slide):
     with pytest.raises(InputError, match="slide 1: expected at least 30 spots, found 29"):
         validate_inputs(slide[:29])

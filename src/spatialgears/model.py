@@ -22,6 +22,7 @@ from spatialgears.reconstruction import Reconstruction
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.validate import validate_cells, validate_inputs
 from spatialgears.validate.sampling import judge_all, named, sample_cells
+from spatialgears.words import number
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -61,6 +62,14 @@ class GEARS:
     def __init__(self, config: Config | Preset = "default") -> None:
         self.config = config if isinstance(config, Config) else Config.preset(config)
         self._fitted: Fitted | None = None
+
+    def __repr__(self) -> str:
+        if self._fitted is None:
+            return "GEARS, not fitted"
+        return (
+            f"GEARS fitted on {number(len(self._fitted.slides), 'slide')} and {number(len(self.panel_.genes), 'gene')}; "
+            "self-check: " + (", ".join(f"{one.title} {one.verdict}" for one in self.checks_) or "none")
+        )
 
     def fit(
         self,

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from spatialgears._version import __version__
 from spatialgears.assembly.distances import dense_distances, nearest_cells, neighbour_matrix, pair_distances
 from spatialgears.errors import InputError
+from spatialgears.words import number
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -68,6 +69,13 @@ class Reconstruction:
     obs_names: NDArray[Any]
     status: str
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return (
+            f"Reconstruction of {number(len(self.coords), 'cell')} from {number(len(self.slides), 'slide')}: median 90% "
+            f"radius {np.median(self.radius90):.2f}, {self.outside.sum():,} outside the slides' range, "
+            f"{number(len(self.samples), 'sample')}; .to_adata(cells) writes it"
+        )
 
     @property
     def uncertainty(self) -> NDArray[np.float32]:
@@ -170,8 +178,8 @@ class Reconstruction:
         adata.obsm["X_gears"] = self.coords
         for key in [key for key in adata.obsm if key.startswith(SAMPLE)]:
             del adata.obsm[key]  # of other places
-        for number, sample in enumerate(self.samples, start=1):
-            adata.obsm[f"{SAMPLE}{number}"] = sample
+        for i, sample in enumerate(self.samples, start=1):
+            adata.obsm[f"{SAMPLE}{i}"] = sample
         adata.obs["gears_uncertainty"] = self.radius90
         adata.obs["gears_radius50"] = self.radius50
         adata.obs["gears_outside"] = self.outside

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from spatialgears import store
 from spatialgears.config import Config
 from spatialgears.engine import Progress, join, remove_leftovers, silent, write_atomic
-from spatialgears.errors import RunError
+from spatialgears.errors import InputError, RunError
 from spatialgears.processes import agreed, is_first
 from spatialgears.run_folder import RunFolder, fingerprint, locked, logged
+from spatialgears.words import duration, number, size
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -46,7 +47,14 @@ class RunInputs:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Progress = silent) -> RunFolder:
+def run(
+    inputs: RunInputs,
+    folder: str | Path,
+    config: Config,
+    *,
+    progress: Progress = silent,
+    tell: Callable[[str], None] | None = None,
+) -> RunFolder:
     """Do everything that is not done yet in a run folder.
 
     A result that is not what the run wrote is left alone and refused by name.
@@ -61,6 +69,8 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
         Decides the result.
     progress
         Called along the way.
+    tell
+        Called with a line for the user: what the inputs are, what the run will take, what is there already.
     """
     from spatialgears.check import cost_of
     from spatialgears.cost import require_memory
@@ -68,6 +78,11 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
     from spatialgears.summary import write_summary
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import judge_all, named, sample_cells
+
+    def say(text: str) -> None:
+        logger.info("%s", text)
+        if tell is not None:
+            tell(text)
 
     out = RunFolder(Path(folder))
     join(config)
@@ -86,21 +101,33 @@ def run(inputs: RunInputs, folder: str | Path, config: Config, *, progress: Prog
             names=[*inputs.st, named(inputs.sc, cells)],
         )
         judge_all(cells, layer=None, normalised=inputs.normalised, name=inputs.sc)
-        require_memory(cost_of(valid, config, n_cells=cells.n_obs))
+        cost = cost_of(valid, config, n_cells=cells.n_obs)
+        require_memory(cost)
+        begun = out.manifest.exists()
         manifest = _claim(out, inputs, config)
         _refuse_changed(out, manifest)
         fitted = (out.model / "meta.json").exists()
         done = bool(manifest.get("results")) and out.cells.exists() and out.report.exists()
         agreed(FITTED * fitted + DONE * done)
+        say(
+            f"{number(sum(map(len, valid.coords)), 'spot')} of {number(len(slides), 'slide')}, "
+            f"{number(cells.n_obs, 'cell')}, {number(len(valid.genes), 'gene')} in common."
+        )
+        if done:
+            say(f"Everything is done already in {out.root}; nothing was changed.")
+            return out
+        if begun:
+            say(f"Going on in {out.root}" + (": the model is fitted already." if fitted else "."))
+        else:
+            say(
+                f"This takes about {duration(cost.seconds)} and {size(cost.peak_bytes)} of memory on this machine "
+                f"when it is idle. If it is stopped, the same command goes on in {out.root}."
+            )
         if fitted:
-            logger.info("the model is fitted already: %s", out.model)
             model = GEARS.load(out.model)
         else:
             model = _fit(slides, cells, out, inputs, config, progress)
             agreed(FITTED)
-        if done:
-            logger.info("everything is done already")
-            return out
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
         placed.write(cells, out.cells)
         write_summary(
@@ -177,9 +204,9 @@ def _refuse_strangers(out: RunFolder) -> None:
         return
     strangers = [p.name for p in out.root.iterdir() if p.name != out.log.name and not p.name.startswith(".")]
     if strangers:
-        raise RunError(
-            f"{out.root} is not empty and not a run's folder (it holds {', '.join(sorted(strangers)[:5])}). "
-            "Choose a new or empty folder with -o."
+        raise InputError(
+            f"{out.root} is not empty and not a run's folder (it holds {', '.join(sorted(strangers)[:5])}).",
+            "Choose a new or empty folder with -o.",
         )
 
 
@@ -231,7 +258,6 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> dict[str, Any]:
             + "\nNothing was changed. Choose "
             "another folder with -o, or delete this one."
         )
-    logger.info("going on in %s", out.root)
     return before
 
 
@@ -253,7 +279,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     was, wanted = before.get("config", {}), now["config"]
     for section, values in wanted.items():
         if not isinstance(values, dict):
-            if was.get(section) != values:
+            if section != "threads" and was.get(section) != values:
                 found.append(f"{section} was {was.get(section)}, now {values}")
             continue
         earlier = was.get(section, {})

@@ -84,8 +84,8 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         stream = (folder / ".lock").open("w")
     except OSError as error:
-        raise RunError(
-            f"Cannot write to {folder}: {error.strerror}. Choose another folder with -o."
+        raise InputError(
+            f"Cannot write to {folder}: {error.strerror}.", "Choose another folder with -o."
         ) from None
     with stream:
         if fcntl is None:

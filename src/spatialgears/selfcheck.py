@@ -24,6 +24,7 @@ LEVELS: tuple[tuple[float, Verdict], ...] = ((0.75, "good"), (0.5, "fair"), (0.2
 #: A correlation that chance reaches more often than this is no signal, however large.
 CHANCE = 0.001
 PERMUTATIONS, TESTED = 999, 250  # of the test for chance, and the most spots it looks at
+ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
 LOCAL, GLOBAL = 0.8, 0.6  # edge AUC and Spearman from which neighbours, and long distances, are called right
 
 
@@ -128,13 +129,14 @@ def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: 
     elif verdict == "none":
         told = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
     elif near and far:
-        told = "Neighbours are right, and so are long distances."
+        told = f"{verdict}: neighbours are right, and so are long distances."
     elif near:
-        told = "Neighbours are mostly right; long distances are not to be relied on."
+        told = f"{verdict}: neighbours are mostly right; long distances are not to be relied on."
     elif far:
-        told = "The large-scale layout is right; who is next to whom is not to be relied on."
+        told = f"{verdict}: the large-scale layout is right; who is next to whom is not to be relied on."
     else:
-        told = "The layout is right only in outline; read it with care."
+        told = f"{verdict}: the layout is right only in outline; read it with care."
+    told = told[0].upper() + told[1:]
     if reference:
         gain = model["spearman"] - reference["spearman"]
         compared = "better than" if gain > 0.01 else "worse than" if gain < -0.01 else "about as good as"
@@ -151,6 +153,7 @@ def warnings(
     morans_i: NDArray[Any],
     outside: NDArray[np.bool_] | None = None,
     unfilled: float | None = None,
+    radius90: NDArray[Any] | None = None,
 ) -> list[str]:
     """The situations in which a reconstruction is not to be trusted, as far as they can be seen without truth.
 
@@ -164,6 +167,8 @@ def warnings(
         (N,) cells whose expression no slide supports.
     unfilled
         Share of the slides' tissue near which no cell was placed.
+    radius90
+        (N,) 90% radii, in RMS radii of the slides.
     """
     found = []
     if not checks:
@@ -197,5 +202,11 @@ def warnings(
         found.append(
             f"Composition mismatch: no cell was placed near {unfilled:.0%} of the slides' tissue. Either those cells were "
             "not sampled, or they were put elsewhere."
+        )
+    typical = float(np.median(radius90)) if radius90 is not None and len(radius90) else 0.0
+    if typical >= ANYWHERE:
+        found.append(
+            f"Wide radii: the 90% radius of a typical cell is {typical:.2f} RMS radii of the slides, no less than if every "
+            "cell were put at the centre. Read the layout as a whole, not single cells."
         )
     return found

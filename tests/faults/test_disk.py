@@ -89,7 +89,7 @@ def test_a_disk_that_fills_up_and_one_that_may_not_be_written_to(
         tools[0](*arguments)
     assert tools[2](small_disk) == []
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    with pytest.raises(RunError, match=r"Cannot write to .*Read-only file system"):
+    with pytest.raises(InputError, match=r"Cannot write to .*Read-only file system"):
         tools[0](*arguments)
     subprocess.run(["mount", "-o", "remount,rw,size=60m", small_disk], check=True)
     tools[0](*arguments)

@@ -33,7 +33,8 @@ def bench(
         str, typer.Argument(metavar="EXPERIMENT", help="Name of an experiment or protocol; see --list.")
     ] = "quick",
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of rows, tables and figures.")
+        Path,
+        typer.Option("--output", "--out", "-o", metavar="FOLDER", help="Folder of rows, tables and figures."),
     ] = Path("gears-bench"),
     data: Annotated[
         Path | None,

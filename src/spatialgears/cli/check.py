@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spatialgears.cli import options, output
+from spatialgears.words import duration, size
 
 if TYPE_CHECKING:
     from spatialgears.check import CheckReport
@@ -90,7 +91,7 @@ def _show(report: CheckReport) -> None:
     )
     output.lines(
         "A run will take about",
-        {"time": output.seconds(report.cost.seconds), "memory": output.size(report.cost.peak_bytes)},
+        {"time": duration(report.cost.seconds), "memory": size(report.cost.peak_bytes)},
     )
     typer.echo(
         "\n".join(["Odd", *(f"  - {text}" for text in report.odd)]) if report.odd else "Nothing is odd."

@@ -1,4 +1,4 @@
-"""Help that reads well: options of yes or no show no type, all others what to put there."""
+"""Help that reads well: options of yes or no show no type, all others what to put there, and slips get a hint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ def _without_types(params: list[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
-    """A command whose flags show no type."""
+    """A command whose flags show no type, and that knows the usual slip: several files after one option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, as typer reads them."""
+        ctx.allow_extra_args = True
+        left = super().parse_args(ctx, args)
+        if left and not ctx.resilient_parsing:
+            ctx.fail(
+                f"{left[0]} belongs to no option. Repeat an option to give more: --st a.h5ad --st b.h5ad"
+            )
+        return left
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, ``--help`` among them."""

@@ -40,22 +40,6 @@ def lines(title: str, values: Mapping[str, Any]) -> None:
     typer.echo("\n".join([title, *(f"  {name:<{width}}  {_text(value)}" for name, value in values.items())]))
 
 
-def seconds(value: float) -> str:
-    """A duration in words: ``45 s``, ``12 min``, ``3.2 h``."""
-    return (
-        f"{value:.0f} s"
-        if value < 90
-        else f"{value / 60:.0f} min"
-        if value < 5400
-        else f"{value / 3600:.1f} h"
-    )
-
-
-def size(value: float) -> str:
-    """A number of bytes in words."""
-    return f"{value / 1e6:.0f} MB" if value < 1e9 else f"{value / 1e9:.1f} GB"
-
-
 def _text(value: Any) -> str:
     if value is None:
         return "-"

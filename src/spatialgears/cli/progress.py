@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from spatialgears.cli.output import seconds
+from spatialgears.words import duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -29,7 +29,7 @@ class ProgressView:
         self._every = every
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._started: dict[str, float] = {}
+        self._started: dict[str, tuple[float, int]] = {}  # when, and the steps behind us then
         self._told: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -59,18 +59,25 @@ class ProgressView:
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bars:
             if stage not in self._tasks:
-                self._tasks[stage] = self._bars.add_task(stage, total=total, values="")
+                self._tasks[stage] = self._bars.add_task(stage, total=total, completed=done, values="")
             self._bars.update(self._tasks[stage], completed=done, total=total, values=text)
             return
         now = time.monotonic()
-        first = self._started.setdefault(stage, now)
+        first, behind = self._started.setdefault(stage, (now, done))
         if done >= total or now - self._told.get(stage, first) >= self._every:
             self._told[stage] = now
             spent = now - first
             left = (
-                f"{seconds(spent)}"
+                duration(spent)
                 if done >= total
-                else f"{seconds(spent * (total - done) / max(done, 1))} left"
+                else f"{duration(spent * (total - done) / max(done - behind, 1))} left"
             )
-            sys.stderr.write(f"{stage}: {done}/{total}, {left}" + (f", {text}" if text else "") + "\n")
-            sys.stderr.flush()
+            self.tell(f"{stage}: {done}/{total}, {left}" + (f", {text}" if text else ""))
+
+    def tell(self, text: str) -> None:
+        """Write a line, above the bars if there are any."""
+        if self._bars:
+            self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            return
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()

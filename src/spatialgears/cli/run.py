@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 SHOWN = ("spearman", "pearson", "stress1", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn")
 
 Out = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for everything the run makes.")
+    Path,
+    typer.Option("--output", "--out", "-o", metavar="FOLDER", help="Folder for everything the run makes."),
 ]
 Cells = Annotated[
     str, typer.Option("--sc", metavar="PATH", rich_help_panel="Input", help="The cells to place.")
@@ -79,7 +80,7 @@ def run(
     command = shlex.join(["gears", *sys.argv[1:]])
     inputs = RunInputs(st, sc, read, spatial_key, normalised, command, options=given)
     with ProgressView() as progress:
-        folder = run_all(inputs, out, settings, progress=progress)
+        folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
     if is_first():
         _tell(folder, as_json=as_json)
 
@@ -94,7 +95,7 @@ def demo(
     config: options.ConfigFile = None,
     assignments: options.Set = None,
 ) -> None:
-    """Simulate a tissue, place its cells, and score them against the truth; needs no input."""
+    """Simulate a tissue, place its cells, score them against the truth and write a report, in about two minutes."""
     settings = options.load_config(None if config else preset, config, assignments)
     if settings.processes > 1:
         raise InputError("The demo is one process.", "Use gears run --devices N on its files.")
@@ -119,7 +120,7 @@ def demo(
     )
     inputs = RunInputs(paths, str(sc), lambda: ([read(path) for path in st], read(sc)), command=command)
     with ProgressView() as progress:
-        folder = run_all(inputs, out / "run", settings, progress=progress)
+        folder = run_all(inputs, out / "run", settings, progress=progress, tell=progress.tell)
     known = read(truth).obsm["spatial"]
     rows = {
         "GEARS": evaluate(read(folder.cells).obsm["X_gears"], known),
@@ -136,7 +137,7 @@ def demo(
 def fit(
     st: options.St,
     sc: Cells,
-    model: ModelFolder,
+    model: Annotated[Path, typer.Option("--model", "-m", metavar="FOLDER", help="New folder for the model.")],
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     st_genes: options.StGenes = None,
@@ -192,7 +193,9 @@ def fit(
 def reconstruct(
     model: ModelFolder,
     sc: Cells,
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The .h5ad file to write.")],
+    out: Annotated[
+        Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="The .h5ad file to write.")
+    ],
     layer: options.Layer = None,
     sc_genes: options.ScGenes = None,
     transpose: options.Transpose = False,
@@ -235,7 +238,9 @@ def reconstruct(
 def report(
     model: ModelFolder,
     sc: Cells,
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The .html file to write.")],
+    out: Annotated[
+        Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="The .html file to write.")
+    ],
     st: Annotated[
         list[str] | None, typer.Option("--st", metavar="PATH", help="Slides to draw beside the cells.")
     ] = None,

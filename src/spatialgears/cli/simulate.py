@@ -13,7 +13,9 @@ from spatialgears.errors import InputError
 
 
 def simulate(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write to.")],
+    out: Annotated[
+        Path, typer.Option("--output", "--out", "-o", metavar="FOLDER", help="Folder to write to.")
+    ],
     cells: Annotated[int, typer.Option(metavar="N", min=50, max=1_000_000, help="Number of cells.")] = 3000,
     sections: Annotated[int, typer.Option(metavar="N", min=1, max=50, help="Number of slides.")] = 2,
     genes: Annotated[int, typer.Option(metavar="N", min=50, max=50_000, help="Number of genes.")] = 300,

@@ -103,7 +103,8 @@ def read(
             )
         adata.var_names = adata.var[genes].astype(str).to_numpy()
     if positions is not None:
-        _attach(adata, positions.reindex(adata.obs_names).to_numpy(), f"{coordinates} (for {path})")
+        where = f"{coordinates} (for {path}; it names {_listed(positions.index, 3)})"
+        _attach(adata, positions.reindex(adata.obs_names).to_numpy(), where)
     elif coordinates is not None and not isinstance(coordinates, str | Path):
         missing = [name for name in coordinates if name not in adata.obs]
         if missing or len(coordinates) != 2:
@@ -241,7 +242,7 @@ def _open_zarr(path: Path, *, backed: bool) -> AnnData:
     import anndata
     import zarr
 
-    root = zarr.open_group(str(path), mode="r")
+    root = zarr.open_group(str(path), mode="r", use_consolidated=False)  # what is there, not what was
     if "obs" not in root or "var" not in root:
         raise InputError(
             f"{path} is a zarr store, but not a whole AnnData or SpatialData: it holds {_listed(sorted(root))}.",
@@ -321,6 +322,8 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "truncated file" in reason:
+            reason = "it ends too early, as after a copy or download that was broken off."
         raise InputError(
             f"{path} could not be read as {kind}: {reason}",
             "Is the file complete, and what its name says it is?",

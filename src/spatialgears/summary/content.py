@@ -111,6 +111,7 @@ def report_content(
     )
     domains = _domains(placed, seed=seed)
     total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
+    obs = _columns(cells.obs)
     return ReportContent(
         title="Where the cells lived",
         coords=placed.coords,
@@ -122,13 +123,18 @@ def report_content(
             _row("cells", cells, total, "cells"),
         ],
         self_check=[SelfCheck(one.title, one.words, one.model, one.reference) for one in model.checks_],
-        obs=_columns(cells.obs) | {"outside the slides' range": placed.outside},
+        obs=obs | {"outside the slides' range": placed.outside},
         genes=_expression(cells, genes, total),
         uncertainty=placed.radius90,
         domains=domains,
         domains_note=_domains_note(domains, subject, seed=seed),
         slides=[
-            ReportSlide(title, np.asarray(slide.obsm[spatial_key])[:, :2], _expression(slide, genes, sums))
+            ReportSlide(
+                title,
+                np.asarray(slide.obsm[spatial_key])[:, :2],
+                _expression(slide, genes, sums),
+                _columns(slide.obs[[name for name in obs if name in slide.obs]]),
+            )
             for title, slide, sums in zip(titles, slides, totals, strict=True)
         ],
         history=_curves(model.history_),
@@ -146,6 +152,7 @@ def _warnings(model: GEARS, placed: Reconstruction) -> list[str]:
         morans_i=model.panel_.morans_i,
         outside=placed.outside,
         unfilled=placed.diagnostics.get("unfilled"),
+        radius90=placed.radius90,
     )
 
 
@@ -158,6 +165,10 @@ def _summary(model: GEARS, placed: Reconstruction) -> list[str]:
             f" Half of them are expected within {near:.2f} of where they are drawn, in units of the slides' RMS radius."
         )
     sentences += [f"{one.title}: {one.words}" for one in model.checks_]
+    if len(placed.slides) == 1:
+        sentences.append(
+            "There is one slide, so how well tissue of another section or animal is placed could not be checked."
+        )
     if placed.outside.any():
         sentences.append(f"{placed.outside.sum():,} cells look like nothing on the slides and are marked.")
     sentences.append(

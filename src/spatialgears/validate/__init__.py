@@ -120,6 +120,7 @@ def validate_inputs(
             )
             places.check_spread(coords[i], names[i])
             warnings += notes + places.check_distinct(coords[i], names[i])
+            warnings += places.check_one_section(slide, min_spots, names[i])
 
     sources: list[Any] = []
     inputs: list[names_of.Genes] = []

@@ -11,6 +11,13 @@ from spatialgears.errors import InputError
 if TYPE_CHECKING:
     from anndata import AnnData
 
+#: Columns of ``.obs`` that name sections, as files of several sections have them.
+SECTIONS = {
+    f"{what}{end}"
+    for what in ("slide", "section", "slice", "library", "sample", "batch")
+    for end in ("", "_id", "_name")
+}
+
 #: A slide whose thin direction is below this share of its long one is a line.
 FLATNESS = 1e-3
 
@@ -93,6 +100,22 @@ def check_distinct(coords: np.ndarray, name: str) -> list[str]:
             "If the file holds several sections or samples, split it and give each as its own slide.",
         )
     return [f"{what}; does the file hold several sections? Split it, if so."]
+
+
+def check_one_section(adata: AnnData, min_spots: int, name: str) -> list[str]:
+    """Warn of a file whose ``.obs`` names several sections: distances between spots of two mean nothing."""
+    for column in adata.obs.columns:
+        if str(column).lower() not in SECTIONS:
+            continue
+        sizes = adata.obs[column].value_counts()
+        sections = [str(section) for section in sizes.index[sizes >= min_spots]]
+        if 1 < len(sections) <= len(adata) // min_spots:
+            return [
+                f"{name}: .obs[{column!r}] names {len(sections)} parts ({', '.join(sections[:4])}"
+                f"{', ...' if len(sections) > 4 else ''}). If they are sections, give each as its own slide, for example "
+                f"[adata[adata.obs[{column!r}] == one].copy() for one in adata.obs[{column!r}].unique()]."
+            ]
+    return []
 
 
 def _planar(coords: np.ndarray, key: str, name: str) -> tuple[np.ndarray, list[str]]:
