@@ -91,6 +91,17 @@ def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
     assert (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns == before
 
 
+def test_the_report_refuses_slides_it_cannot_draw(gears, model, inputs, small_files, tmp_path):
+    out = ["-o", tmp_path / "r.html"]
+    code, _, err = gears("report", "-m", model, *inputs[-2:], "--st", small_files / "sc.h5ad", *out)
+    assert code == 2 and "expected coordinates" in err and not (tmp_path / "r.html").exists()
+    other = ad.read_h5ad(small_files / "st_1.h5ad")
+    other.var_names = [f"other {i}" for i in range(other.n_vars)]
+    other.write_h5ad(tmp_path / "other.h5ad")
+    code, _, err = gears("report", "-m", model, *inputs[-2:], "--st", tmp_path / "other.h5ad", *out)
+    assert code == 2 and "genes shared by all inputs, found 0" in err
+
+
 def test_fit_then_reconstruct_then_report(gears, inputs, small_json, small_files, tmp_path):
     code, out, _ = gears("fit", *inputs, "--model", tmp_path / "m", "--config", small_json)
     assert code == 0 and f"The model is in {tmp_path / 'm'}" in out and "Held-out" in out

@@ -213,6 +213,24 @@ def test_few_cells(small_model, small_tissue, n):
     assert np.isfinite(placed.samples).all() and (placed.radius90 > 0).all()
     written = placed.to_adata(cells, copy=True)
     assert ("gears_distances" in written.obsp) == (n > 1)
+    assert f"{n} cell" in placed.status and "placed beside" in placed.status
+
+
+def test_a_few_cells_are_as_sure_and_as_far_apart_as_among_many(small_model, small_tissue, small_result):
+    """The network sees too little of a tissue in a few cells, so spots stand beside them."""
+    few = small_model.reconstruct(small_tissue.cells[:20].copy())
+    ratio = np.median(few.radius90 / small_result.radius90[:20])
+    assert 0.5 < ratio < 2
+    spread = [np.linalg.norm(c - c.mean(0), axis=1).mean() for c in (few.coords, small_result.coords[:20])]
+    assert 0.4 < spread[0] / spread[1] < 2.5
+
+
+def test_a_checkpoint_of_other_data_is_refused(small_config, small_tissue, tmp_path):
+    model = sg.GEARS(small_config).fit(small_tissue.slides, small_tissue.cells, checkpoint=tmp_path)
+    other = small_tissue.slides[0].copy()
+    other.obsm["spatial"] = other.obsm["spatial"][::-1].copy()
+    with pytest.raises(GearsError, match="belongs to another configuration, seed or data"):
+        model.fit([other, small_tissue.slides[1]], small_tissue.cells, checkpoint=tmp_path)
 
 
 def test_no_cells_are_refused(small_model, small_tissue):

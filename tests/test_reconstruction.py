@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 from scipy.spatial.distance import pdist, squareform
 
+import spatialgears as sg
 from spatialgears.errors import InputError
 from spatialgears.reconstruction import GRAPH_NEIGHBORS, Reconstruction
 
@@ -44,6 +45,30 @@ def test_it_is_told_in_a_line(placed):
         "Reconstruction of 40 cells from 0 slides: median 90% radius 0.30, 3 outside the slides' range, 0 samples; "
         ".to_adata(cells) writes it"
     )
+
+
+def test_what_is_written_is_a_copy(placed, adata):
+    placed.to_adata(adata)
+    before = placed.coords.copy()
+    adata.obsm["X_gears"] *= 500  # to micrometres, say
+    np.testing.assert_array_equal(placed.coords, before)
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
+def test_what_was_not_read_of_the_source_is_kept(placed, adata, tmp_path, suffix):
+    adata.layers["counts"] = adata.X.copy()
+    adata.X = adata.X.multiply(0.5).tocsr()
+    source = tmp_path / f"cells.{suffix}"
+    with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=True):
+        getattr(adata, f"write_{suffix}")(source)
+    read = sg.read(source, layer="counts")
+    assert not read.layers
+    placed.write(read, tmp_path / "out.h5ad", source=source)
+    found = ad.read_h5ad(tmp_path / "out.h5ad")
+    np.testing.assert_array_equal(found.X.toarray(), adata.X.toarray())
+    np.testing.assert_array_equal(found.layers["counts"].toarray(), adata.layers["counts"].toarray())
+    np.testing.assert_array_equal(found.obsm["X_gears"], placed.coords)
 
 
 def test_distances_agree_with_each_other(placed):

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from spatialgears.summary import report_content, subject, write_summary
-from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
+from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS, slide_titles
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,12 @@ def test_without_radii_none_are_promised(small_model, small_result, small_tissue
     placed = replace(small_result, radius50=unknown, radius90=unknown)
     found = report_content(small_model, placed, small_tissue.cells)
     assert found.summary[0] == "150 cells were placed." and "nan" not in " ".join(found.summary)
+
+
+def test_slides_of_one_name_are_told_apart():
+    assert slide_titles(["a/st_1.h5ad", "b/st_2.h5ad"]) == ["st_1", "st_2"]
+    assert slide_titles(["p1/outs", "p2/outs"]) == ["p1/outs", "p2/outs"]
+    assert slide_titles(["x/p1/outs", "y/p1/outs"]) == ["1: outs", "2: outs"]
 
 
 def test_columns_that_cells_and_slides_have_are_shown_on_both(content, small_tissue):

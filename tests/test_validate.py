@@ -378,6 +378,33 @@ def test_all_problems_are_told_at_once(slide, cells):
     )
 
 
+def test_too_few_cells_to_learn_from(slide, cells):
+    with pytest.raises(
+        InputError, match=r"the cells: expected at least 10 .* found 3 of 3.\n .*Fit on more cells"
+    ):
+        validate_inputs(slide, cells[:3])
+    assert validate_inputs(slide, cells[:3], min_cells=1).cells.shape[0] == 3
+
+
+def test_half_precision_is_read_as_single(slide):
+    slide.X = np.asarray(slide.X.todense() if sparse.issparse(slide.X) else slide.X, dtype=np.float16)
+    assert validate_inputs(slide).slides[0].dtype == np.float32
+    np.testing.assert_array_equal(counts_module.row_totals(slide.X), slide.X.sum(1, dtype=np.float64))
+
+
+def test_names_of_the_slides_alone_are_enough(slide, cells):
+    assert validate_inputs(slide, cells, names=["a.h5ad"]).cells is not None
+
+
+def test_a_digest_is_of_values_places_and_genes(slide, cells):
+    known = validate_inputs(slide, cells).digest()
+    assert validate_inputs(slide.copy(), cells.copy()).digest() == known
+    moved = slide.copy()
+    moved.obsm["spatial"] = moved.obsm["spatial"] * 2
+    assert validate_inputs(moved, cells).digest() != known
+    assert validate_inputs(slide, cells[::-1].copy()).digest() != known
+
+
 def test_what_is_not_anndata(slide, cells):
     with pytest.raises(InputError, match="at least one slide"):
         validate_inputs([], cells)

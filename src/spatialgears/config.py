@@ -68,7 +68,9 @@ class ExpressionConfig(_Stage):
         "auto",
         description="which embedding is used: what places held-out spots better, or always the one named",
     )
-    encoder_genes: Count = Field(3000, description="largest size of the encoder's own gene panel")
+    encoder_genes: Count = Field(
+        3000, description="instead of n_genes, where stage C sees the embedding alone (geometry.inputs)"
+    )
     hidden: tuple[Count, ...] = (512, 256)
     embed_dim: Count = 64
     residual: bool = Field(True, description="the MLP is a residual on a weighted SVD of the expression")
@@ -213,6 +215,10 @@ class GeometryConfig(_Stage):
         description="with several slides, steps of models that each miss one; they tell how long to train the others "
         "(instead of steps), and feed the self-check; 0: none",
     )
+    slide_views: Annotated[int, Field(ge=0)] = Field(
+        200,
+        description="views of each spot, about, that the others are given (in at most steps) where these are no worse",
+    )
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
     lr: Annotated[float, Field(gt=0, le=1)] = 2e-3
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.05
@@ -300,6 +306,9 @@ class AssemblyConfig(_Stage):
     solve_steps: Annotated[int, Field(ge=0)] = 200
     huber_delta: Annotated[float, Field(gt=0)] = 0.1
     anchor: Weight = 0.1
+    untangle: bool = Field(
+        True, description="the anchor to the start decays, and cells stuck on the wrong side are moved over"
+    )
     solve_lr: Annotated[float, Field(gt=0)] = 1e-2
     core_cells: Annotated[int, Field(ge=100)] = Field(
         20_000, description="where one pass or one stitching is too much, others are laid on so many cells"
@@ -322,7 +331,9 @@ class Config(_Stage):
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    threads: Annotated[int, Field(ge=0, le=1024)] = Field(0, description="0: chosen from the free cores")
+    threads: Annotated[int, Field(ge=0, le=1024)] = Field(
+        0, description="0: as many as this process may use cores, at most 8"
+    )
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
     devices: Annotated[int, Field(ge=1)] = 1
     num_nodes: Annotated[int, Field(ge=1)] = 1
@@ -666,9 +677,12 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "sigma_start": 3.0,
             "samples": 0,
             "spacing": 0.0,
+            "edge_k": 10,  # silent: "a chosen edge set"
+            "edge_long": 16,  # silent
             "min_support": 2,
             "spread_max": 0.5,
             "landmarks": 128,
+            "untangle": False,
             "solve_steps": 1000,
             "huber_delta": 0.1,
             "anchor": 0.1,

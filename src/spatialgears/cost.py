@@ -12,6 +12,7 @@ import psutil
 
 from spatialgears.config import Config
 from spatialgears.errors import InputError
+from spatialgears.machine import usable_cores
 
 #: As in the modules of the stages, which are not imported here: torch comes with them.
 ENSEMBLE_DRAWS, MOST_SLIDES_CHECKED, MAX_VIEWS, BANK_BYTES, WORKING_VALUES = 12, 3, 48, 512 * 2**20, 4096
@@ -119,7 +120,7 @@ def predict_cost(
         With several, how long to train is found out first.
     """
     c, a, g = Coefficients(), config.assembly, config.geometry
-    cores = config.threads or min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 8)
+    cores = config.threads or usable_cores()
     speed = c.macs_per_second * cores**c.core_gain
     width_in = _width(n_genes, config)
     generator, denoiser = _macs(width_in, config)
@@ -190,7 +191,9 @@ def _training(
     elements, pairs = g.batch_size * size, 6 * size * config.supervision.dim
     steps = g.steps * max(g.crossfit, 1)
     if n_slides > 1 and g.slide_steps:
-        found = c.rehearsed_share * g.slide_steps * n_slides / (n_slides - 1)
+        others = n_slides / (n_slides - 1)
+        least = min(g.slide_views * n_spots / elements, max(g.steps, g.slide_steps * others))
+        found = max(c.rehearsed_share * g.slide_steps * others, least)
         steps = round(g.slide_steps * min(n_slides, MOST_SLIDES_CHECKED) + found * max(g.crossfit, 1))
     joint = denoiser if not g.refiner_steps else 0
     seconds = steps * (c.step_seconds + 3 * elements * (generator + joint + pairs) / speed)

@@ -31,6 +31,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from spatialgears.errors import ConfigError, RunError, TrainingError
+from spatialgears.machine import usable_cores
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -93,8 +94,7 @@ def threads(count: int = 0) -> Iterator[int]:
     Processes of one run on one machine share its cores: threads that outnumber them slow one another down.
     """
     before = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = count or min(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), 8)
+    count = count or usable_cores()
     flushed = float(torch.tensor(1e-310, dtype=torch.float64) * 1) == 0.0
     torch.set_num_threads(count)
     torch.set_flush_denormal(True)

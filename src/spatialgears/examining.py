@@ -149,7 +149,9 @@ def examine(
         return checks, None
     if nearest is not None:
         last = judged[-1][2]
-        nearest.weight.fill_(best_weight(last.places, last.nearest, last.truth, spot=last.spot))
+        missed = last.slide if fit.slide_folds is not None else None
+        weight = best_weight(last.places, last.nearest, last.truth, spot=last.spot, slide=missed)
+        nearest.weight.fill_(weight)
         logger.info("nearest spots: %.2f of the mean with the generators", float(nearest.weight))
         judged = [(folds, what, each.averaged(float(nearest.weight))) for folds, what, each in judged]
     for folds, what, unseen in judged:

@@ -179,22 +179,37 @@ class CellFeatures:
     config: Config
     missing: NDArray[np.bool_]
     pull: Pull | None
+    company: Tensor | None = None
+
+    def beside(self, spots: Tensor) -> CellFeatures:
+        """The same with the features (a, f) of spots after those of the cells."""
+        return replace(self, company=spots)
 
     def as_measured(self) -> CellFeatures:
         """The same, not moved towards any spot."""
         return replace(self, pull=None)
 
     def __len__(self) -> int:
-        return self.counts.shape[0]
+        return self.counts.shape[0] + (0 if self.company is None else len(self.company))
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, f)."""
         return len(self), self[np.zeros(0, np.int64)].shape[1]
 
-    @torch.no_grad()
     def __getitem__(self, rows: Any) -> Tensor:
-        """The features (n, f) of cells by position."""
+        """The features (n, f) of cells, and of spots beside them, by position."""
+        if self.company is None:
+            return self._of_cells(rows)
+        rows, n_cells = np.asarray(rows), self.counts.shape[0]
+        found = torch.empty(len(rows), self.company.shape[1])
+        cells = torch.from_numpy(rows < n_cells)
+        found[cells] = self._of_cells(rows[rows < n_cells])
+        found[~cells] = self.company[torch.from_numpy(rows[rows >= n_cells] - n_cells)]
+        return found
+
+    @torch.no_grad()
+    def _of_cells(self, rows: Any) -> Tensor:
         fitted = self.fitted
         x, _ = cell_features(
             self.counts[np.asarray(rows)],
@@ -251,7 +266,7 @@ def fit_model(
     panel, columns = build_panel(spots, places, cells, genes=inputs.genes, config=settings, raw=raw)
     spots, cells = [counts[:, columns] for counts in spots], cells[:, columns]
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
-    fabric = make_fabric(config)
+    fabric, data = make_fabric(config), "" if checkpoint is None else inputs.digest()
     embedded: EncoderFit | None = None
     if config.geometry.uses_embedding:
         embedded = train_encoder(
@@ -264,6 +279,7 @@ def fit_model(
             raw=raw,
             fabric=fabric,
             checkpoint=checkpoint,
+            data=data,
             progress=progress,
         )
     encoder = embedded.encoder if embedded else None
@@ -288,6 +304,7 @@ def fit_model(
         seed=child_seed(seed, "geometry"),
         fabric=fabric,
         checkpoint=checkpoint,
+        data=data,
         progress=progress,
     )
 

@@ -46,6 +46,8 @@ class GEARS:
         Training curves by name, ``"<phase>/<loss>"``.
     checks_
         How well spots were placed by models that had not seen them.
+    counts_
+        Whether it was fitted on counts, and not on normalised values.
     embedding_
         How well stage A's embedding keeps place, and how it mixes the sources.
     warnings_
@@ -201,6 +203,11 @@ class GEARS:
     def checks_(self) -> list[SelfCheck]:
         """The self-checks on spots and slides that were held out."""
         return self._ready().checks
+
+    @property
+    def counts_(self) -> bool:
+        """Whether it was fitted on counts, and not on normalised values."""
+        return self._ready().raw
 
     @property
     def embedding_(self) -> dict[str, Any]:

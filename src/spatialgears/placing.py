@@ -23,11 +23,13 @@ from spatialgears.fitting import CellFeatures, Fitted
 from spatialgears.geometry.ensemble import Ensemble, Mapper
 from spatialgears.processes import rank_and_size
 from spatialgears.types import Features
+from spatialgears.words import number
 
 logger = logging.getLogger(__name__)
 
 BLOCK = 20_000  # cells whose features are held at once
 FOOTPRINT = 50_000  # points that show the tissue evenly filled
+FEW_CELLS = 100  # fewer than this are placed beside spots: they do not show the network a tissue
 FRAME_CELLS = 2000  # cells that are placed beside the anchors to find the slides' frames
 
 
@@ -72,18 +74,27 @@ def place(
     """
     settings, seed = config.assembly, child_seed(config.seed, "place")
     features = fitted.features(counts, config, missing=missing)
+    if len(features) < FEW_CELLS:
+        features = features.beside(torch.cat([slide.features for slide in fitted.slides]))
+    locality = None  # the space of the locality graph: Z itself where the network sees nothing else
+    if settings.mode == "patches" and config.geometry.inputs == "embedding":
+        locality = fitted.network.own(features[np.arange(len(features))]).numpy()
     network = Network(fitted.network, settings, steps=0 if settings.samples else settings.steps)
     refined = settings.steps and config.geometry.refiner != "none"  # otherwise there is nothing to draw from
-    count = settings.samples if refined and len(features) <= settings.sample_cells else 0
+    count = settings.samples if refined and counts.shape[0] <= settings.sample_cells else 0
     samples = np.zeros((count, len(features), 2), dtype=np.float32)
     refining = Network(fitted.network, settings, settings.steps)
     pool = ThreadPoolExecutor(
-        _workers(workers, network, features, settings), initializer=torch.set_flush_denormal, initargs=(True,)
+        _workers(workers, features, settings), initializer=torch.set_flush_denormal, initargs=(True,)
     )
     with pool:
-        best = pool.submit(assemble, features, network, settings, seed=seed, progress=progress)
+        best = pool.submit(
+            assemble, features, network, settings, locality=locality, seed=seed, progress=progress
+        )
         drawn = [
-            pool.submit(assemble, features, refining, settings, seed=child_seed(seed, "sample", s))
+            pool.submit(
+                assemble, features, refining, settings, locality=locality, seed=child_seed(seed, "sample", s)
+            )
             for s in range(len(samples))
         ]
         try:
@@ -106,11 +117,11 @@ def place(
             raise
 
 
-def _workers(workers: int, network: Network, features: Features, settings: AssemblyConfig) -> int:
+def _workers(workers: int, features: Features, settings: AssemblyConfig) -> int:
     """As many as were asked for and fit in memory side by side."""
     if rank_and_size()[1] > 1:
         return 1
-    one, room = one_shot_memory(network, len(features), features.shape[1]), settings.memory_gb * 1e9
+    one, room = one_shot_memory(len(features), features.shape[1]), settings.memory_gb * 1e9
     if settings.mode == "patches":
         one *= min(1.0, settings.patch_batch * settings.patch_size / len(features))
     elif settings.mode == "auto" and one > room:
@@ -132,14 +143,16 @@ def _laid(
     progress: Progress,
 ) -> dict[str, Any]:
     """Everything that follows from the layouts, as they come."""
-    settings, found = config.assembly, best.result()
+    settings, found, n_cells = config.assembly, best.result(), counts.shape[0]
     coords, clock = found.coords.astype(np.float64), Clock()
     with clock("radii and samples"):
-        radius50, radius90, outside = _confidence(fitted, features, seed=seed, each=each)
-        outside |= np.asarray(abs(counts).sum(1)).ravel() == 0
+        radius50, radius90, outside = (
+            values[:n_cells] for values in _confidence(fitted, features, seed=seed, each=each)
+        )
+        outside = outside | (np.asarray(abs(counts).sum(1)).ravel() == 0)
     with clock("spacing"):
         tissue = slides_among_cells(fitted, features, coords, seed=seed)
-        if settings.spacing and len(coords) >= settings.spacing_cells:
+        if settings.spacing and n_cells >= max(settings.spacing_cells, FEW_CELLS):
             even = footprint(tissue, FOOTPRINT, seed=seed)
             limit = None if fitted.confidence is None else radius50
             coords = fill_footprint(coords, even, strength=settings.spacing, limit=limit, seed=seed)
@@ -147,6 +160,9 @@ def _laid(
         for s, one in enumerate(drawn):
             samples[s] = _onto(one.result().coords.astype(np.float64), coords)
             progress("samples", s + 1, len(samples), {})
+    coords, samples, status = coords[:n_cells], samples[:, :n_cells], found.status
+    if n_cells < FEW_CELLS:
+        status = f"{number(n_cells, 'cell')} placed beside {number(len(features) - n_cells, 'spot')} of the slides."
     diagnostics = {**found.diagnostics, "mode": found.mode, "unfilled": unfilled(coords, tissue)}
     diagnostics["profile"] = {**found.profile, **clock.seconds}
     placed = canonical(coords)
@@ -158,7 +174,7 @@ def _laid(
         "outside": outside,
         "samples": ((samples - coords.mean(0)) @ turn).astype(np.float32),
         "slides": [((spots - coords.mean(0)) @ turn).astype(np.float32) for spots in tissue],
-        "status": found.status,
+        "status": status,
         "diagnostics": diagnostics,
     }
 

@@ -175,11 +175,11 @@ class Reconstruction:
             with warnings.catch_warnings():  # validation has told of names that repeat
                 warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
                 adata = copied(adata)
-        adata.obsm["X_gears"] = self.coords
+        adata.obsm["X_gears"] = self.coords.copy()
         for key in [key for key in adata.obsm if key.startswith(SAMPLE)]:
             del adata.obsm[key]  # of other places
         for i, sample in enumerate(self.samples, start=1):
-            adata.obsm[f"{SAMPLE}{i}"] = sample
+            adata.obsm[f"{SAMPLE}{i}"] = sample.copy()
         adata.obs["gears_uncertainty"] = self.radius90
         adata.obs["gears_radius50"] = self.radius50
         adata.obs["gears_outside"] = self.outside
@@ -207,7 +207,7 @@ class Reconstruction:
         adata.uns["gears"] = uns
         return adata
 
-    def write(self, adata: AnnData, path: str | Path) -> None:
+    def write(self, adata: AnnData, path: str | Path, *, source: str | Path | None = None) -> None:
         """Write the cells with their places to an ``.h5ad`` file, whole or not at all.
 
         Parameters
@@ -217,6 +217,9 @@ class Reconstruction:
             folder is copied, ``.X`` and layers as they are, and what :meth:`to_adata` adds is added to the copy.
         path
             The file to write.
+        source
+            Where the cells were read from. An ``.h5ad`` file or ``.zarr`` folder is then copied, as those on disk are: what
+            was not read of it, such as other layers, is kept.
 
         Returns
         -------
@@ -230,9 +233,9 @@ class Reconstruction:
         from anndata import AnnData
 
         from spatialgears.io import add_to_h5ad, write_h5ad
-        from spatialgears.io.stored import source_of
+        from spatialgears.io.stored import source_of, store_at
 
-        source = source_of(adata)
+        source = source_of(adata) or (None if source is None else store_at(source))
         if source is not None:
             with warnings.catch_warnings():  # validation has told of names that repeat
                 warnings.filterwarnings("ignore", message="Observation names are not unique")

@@ -129,7 +129,7 @@ def run(
             model = _fit(slides, cells, out, inputs, config, progress)
             agreed(FITTED)
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
-        placed.write(cells, out.cells)
+        placed.write(cells, out.cells, source=inputs.sc)
         write_summary(
             out.report,
             model,

@@ -62,7 +62,7 @@ def test_one_pass_and_patches_agree(tissue, true_places):
 
 def test_auto_takes_one_pass_while_it_fits(tissue, true_places):
     places, geometry = tissue(300), true_places()
-    needed = one_shot_memory(geometry, 300, 2) / 1e9
+    needed = one_shot_memory(300, 2) / 1e9
     assert (
         assemble(places, geometry, change(PATCHES, mode="auto", memory_gb=2 * needed), seed=0).mode
         == "one-shot"
@@ -74,8 +74,8 @@ def test_auto_takes_one_pass_while_it_fits(tissue, true_places):
     assert less.mode == "parts" and "laid on a core of 150" in less.status  # what fits in half the memory
     assert parts.mode == "parts" and "200 further cells" in parts.status
     assert spearmanr(distances(parts.coords), distances(places)).statistic > 0.999
-    geometry.memory = lambda n: 1e12 * n
-    assert assemble(places, geometry, change(PATCHES, mode="auto"), seed=0).mode == "patches"
+    scant = change(PATCHES, mode="auto", memory_gb=needed / 300)
+    assert assemble(places, geometry, scant, seed=0).mode == "patches"  # not even a patch fits
 
 
 @pytest.mark.parametrize(
@@ -202,4 +202,7 @@ def test_the_paper_preset_runs_as_the_appendix_says(tissue, true_places, off):
     assert (paper.solve_steps, paper.huber_delta, paper.anchor, paper.solve_lr) == (1000, 0.1, 0.1, 0.01)
     places = tissue(500)
     found = assemble(places, true_places(), change(paper, patch_size=128, solve_steps=300), seed=0)
-    assert off(found.coords, places).max() < 1e-2
+    wrong = off(found.coords, places)
+    assert (
+        np.quantile(wrong, 0.9) < 1e-2 < wrong.max()
+    )  # cells behind a mirror stay there: "untangle" is ours

@@ -100,6 +100,8 @@ def test_the_anchor_holds_the_start_and_then_lets_go(tissue):
     assert moved[1e6] < moved[0.0]
     late = huber_solve(graph, places, CONFIG.model_copy(update={"anchor": 10.0, "solve_steps": 600}))
     assert late.stress[-1] < 0.01
+    paper = CONFIG.model_copy(update={"anchor": 10.0, "solve_steps": 600, "untangle": False})
+    assert huber_solve(graph, places, paper).stress[-1] > 0.1  # held to the end
 
 
 def test_cells_behind_a_mirror_are_found_and_brought_back(tissue, off):

@@ -72,6 +72,15 @@ def test_no_gene_with_place_is_an_error_that_teaches(tiny):
         )
 
 
+def test_a_silent_variable_gene_does_not_let_an_unusable_one_in(tiny):
+    cells = sp.lil_matrix(tiny.cells)
+    spatial, _ = _build(tiny)
+    cells[:, list(tiny.genes).index(spatial.genes[0])] = 0  # varies in space, and no cell shows it
+    config = ExpressionConfig(gene_selection="variable")
+    panel, _ = build_panel(tiny.slides, tiny.coords, cells.tocsr(), genes=tiny.genes, config=config)
+    assert spatial.genes[0] in panel.genes and (panel.morans_i > 0).all() and np.isfinite(panel.weights).all()
+
+
 def test_variable_genes_are_those_that_vary_more_than_their_mean_lets_expect(tiny):
     rng = np.random.default_rng(0)
     rate = np.linspace(0.5, 5, 60)

@@ -62,6 +62,8 @@ def test_an_interrupted_training_goes_on_bit_for_bit(tiny, tmp_path, residual):
     assert again.history == whole.history
     with pytest.raises(RunError, match="another configuration"):
         train(tiny, config_of(residual=residual, lr=2e-4), checkpoint=tmp_path)
+    with pytest.raises(RunError, match="another configuration, seed or data"):
+        train(tiny, config, checkpoint=tmp_path, data="other")
 
 
 def test_every_term_is_trained_and_every_parameter_reached(tiny):

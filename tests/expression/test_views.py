@@ -99,6 +99,14 @@ def test_normalised_values_fall_back_to_augmentations_and_say_so(tiny, panel, ca
     torch.testing.assert_close(views.clean(), _spots(tiny, panel).clean(), atol=1e-4, rtol=1e-4)
 
 
+def test_without_thinning_stage_c_sees_profiles_as_measured_and_the_encoder_augmented_pairs(tiny, panel):
+    views = _spots(tiny, panel, thinning=False)
+    index = torch.arange(20)
+    torch.testing.assert_close(views.draw(index, torch_rng(0)), views.clean()[:20])
+    first, second = views.draw_pair(index, torch_rng(0))
+    assert not torch.equal(first, second) and not torch.allclose(first, views.clean()[:20], atol=0.1)
+
+
 def test_cell_views_are_thinned_mildly(tiny, panel):
     cells = tiny.cells[:, panel[1]]
     config = ExpressionConfig(cell_thin_min=0.5)

@@ -77,6 +77,20 @@ def test_views_of_a_spot_do_not_count_as_spots():
     assert best_weight(*often, spot=torch.arange(100).repeat(50)) == once
 
 
+def test_where_slides_were_missed_they_must_agree():
+    """Spots of a slide are wrong together: many of them are no proof."""
+    rng = torch.Generator().manual_seed(1)
+    truth, noise, other = torch.randn(3, 4000, 2, generator=rng)
+    slide, spot = torch.arange(4000) % 2, torch.arange(4000)
+    alike = (truth + noise, truth + other, truth)
+    assert best_weight(*alike, spot=spot, slide=slide) == pytest.approx(0.5, abs=0.1)
+    helped = torch.where(
+        slide[:, None] == 0, truth + 0.1 * other, truth + 2 * other
+    )  # in one, and not in the other
+    mixed = (truth + noise, helped, truth)
+    assert best_weight(*mixed, spot=spot, slide=slide) < 0.5 * best_weight(*mixed, spot=spot)
+
+
 def test_the_weight_at_the_ends():
     truth, noise = torch.randn(2, 500, 2, generator=torch.Generator().manual_seed(1))
     spot = torch.arange(500)

@@ -123,6 +123,8 @@ def test_a_checkpoint_of_another_configuration_is_refused(tissue, tiny, tmp_path
     train(tissue, tiny(refiner="none", steps=2), checkpoint=tmp_path)
     with pytest.raises(RunError, match=r"generator\.safetensors belongs to another"):
         train(tissue, tiny(refiner="none", steps=4), checkpoint=tmp_path)
+    with pytest.raises(RunError, match=r"belongs to another configuration, seed or data"):
+        train(tissue, tiny(refiner="none", steps=2), checkpoint=tmp_path, data="other")
 
 
 def test_progress_reports_every_step_with_every_loss(tissue, tiny):
@@ -162,13 +164,22 @@ def test_cross_fitting_is_not_joint_training(tiny):
         tiny(crossfit=2, refiner_steps=0)
 
 
-def test_missed_slides_tell_how_long_to_train(tissue, tiny, monkeypatch):
-    """The first look at which a missed slide is placed about as well as ever, times two as two slides are now seen."""
-    scores = iter([0.2, 0.698, 0.7, 0.5] * 2 + [0.1] * 4)  # two slides, then a member on the spots it misses
+@pytest.mark.parametrize(
+    ("views", "last", "steps"), [(0, 0.5, 8), (10_000, 0.5, 12), (10_000, 0.7, 20), (0, 0.7, 8)]
+)
+def test_missed_slides_tell_how_long_to_train(tissue, tiny, monkeypatch, views, last, steps):
+    """The first look at which a missed slide is placed about as well as ever, times two as two slides are now seen.
+
+    While spots have not been seen often, the last such look; if that is the last of all, as long as may be.
+    """
+    scores = iter(
+        [0.2, 0.698, 0.7, last] * 2 + [0.1] * 10
+    )  # two slides, then a member on the spots it misses
     monkeypatch.setattr(HeldOutScore, "__call__", lambda self, model: {"heldout": next(scores)})
-    fit = train(tissue, tiny(refiner="none", crossfit=1, slide_steps=8, eval_every=2, steps=50))
+    config = tiny(refiner="none", crossfit=1, slide_steps=8, slide_views=views, eval_every=2, steps=20)
+    fit = train(tissue, config)
     assert len(fit.slide_folds.models) == 2
-    assert fit.history["fold-0/heldout_step"] == [2, 4, 6, 8] and max(fit.history["fold-0/step"]) == 8
+    assert max(fit.history["fold-0/heldout_step"]) == max(fit.history["fold-0/step"]) == steps
 
 
 def test_without_several_slides_nothing_is_rehearsed(tissue, tiny):
@@ -183,7 +194,7 @@ def test_the_shares_of_two_processes_make_up_the_sets_of_one(tissue, tiny, pairs
 
     def share(rank: int, size: int):
         fabric = SimpleNamespace(global_rank=rank, world_size=size, to_device=lambda batch: batch)
-        loop = _Loop(tissue.draw, tissue.slides, config, 0, fabric, None, lambda *_: None)
+        loop = _Loop(tissue.draw, tissue.slides, config, 0, fabric, None, "", lambda *_: None)
         sampler = loop.sampler(np.ones(sum(map(len, tissue.slides)), dtype=bool))
         return loop.batch(_Minisets([sampler]), 0, torch_rng(3), torch_rng(3, rank)).coords
 
@@ -197,4 +208,4 @@ def test_the_shares_of_two_processes_make_up_the_sets_of_one(tissue, tiny, pairs
 def test_more_processes_than_sets_are_refused(tissue, tiny):
     fabric = SimpleNamespace(global_rank=0, world_size=9)
     with pytest.raises(ConfigError, match="9 processes cannot share the 4 sets"):
-        _Loop(tissue.draw, tissue.slides, tiny(batch_size=4), 0, fabric, None, lambda *_: None)
+        _Loop(tissue.draw, tissue.slides, tiny(batch_size=4), 0, fabric, None, "", lambda *_: None)

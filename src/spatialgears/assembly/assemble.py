@@ -73,8 +73,7 @@ def assemble(
     features
         (N, f) what the geometry network sees of each cell: an array, or anything with a shape whose rows can be had.
     geometry
-        The network, see :data:`~spatialgears.assembly.measure.Geometry`. If it has a method ``memory(n)``,
-        that is asked for the bytes one pass over n cells takes.
+        The network, see :data:`~spatialgears.assembly.measure.Geometry`.
     config
         ``mode="auto"`` takes one pass when it fits in ``memory_gb``; beyond that, one over a core of the cells, and
         the others in large parts beside some of the core.
@@ -94,7 +93,7 @@ def assemble(
     if n_cells == 0:
         raise InputError("There are no cells to place.", "Check the filters that were applied to the cells.")
     clock = _Clock(geometry)
-    needed = one_shot_memory(geometry, n_cells, features.shape[1])
+    needed = one_shot_memory(n_cells, features.shape[1])
     room = config.memory_gb * 1e9 / needed * n_cells  # cells that fit in one pass
     everyone = np.arange(n_cells)
     if (
@@ -127,14 +126,9 @@ def assemble(
     return _finish(coords, "parts" if at_once else "patches", clock, diagnostics=diagnostics, notes=notes)
 
 
-def one_shot_memory(geometry: Geometry, n_cells: int, n_features: int) -> float:
-    """Bytes that one pass over all cells takes, as the geometry says or by a rule of thumb."""
-    told = getattr(geometry, "memory", None)
-    return (
-        float(told(n_cells))
-        if told
-        else float(n_cells) * _BYTES_PER_VALUE * (2 * n_features + WORKING_VALUES)
-    )
+def one_shot_memory(n_cells: int, n_features: int) -> float:
+    """Bytes that one pass over all cells takes, by a rule of thumb."""
+    return float(n_cells) * _BYTES_PER_VALUE * (2 * n_features + WORKING_VALUES)
 
 
 def _one_pass(

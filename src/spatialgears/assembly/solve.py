@@ -72,10 +72,10 @@ def huber_solve(
 ) -> Layout:
     """Minimise the weighted Huber loss of the residuals by full gradients (Adam with a cosine decay).
 
-    Twice, cells that sit in the wrong place for their neighbours, as behind a mirror, are moved to the right
-    one. The anchor to the start decays to nothing over the first half. Lengths are in units of the start's
-    RMS radius, so ``huber_delta`` and ``solve_lr`` mean the same at any scale. O(E) per step as sparse
-    products; memory O(E).
+    With ``untangle``, cells that sit in the wrong place for their neighbours, as behind a mirror, are twice moved to the
+    right one, and the anchor to the start decays to nothing over the first half; in the paper it stays. Lengths are in
+    units of the start's RMS radius, so ``huber_delta`` and ``solve_lr`` mean the same at any scale. O(E) per step as
+    sparse products; memory O(E).
     """
     unit = float(np.sqrt((start**2).sum(1).mean()))
     if unit == 0 or not len(graph.first):
@@ -92,7 +92,7 @@ def huber_solve(
     coords, slope, square = origin.copy(), np.zeros_like(origin), np.zeros_like(origin)
     every, history = max(1, steps // _RECORDS), []
     for step in range(steps):
-        if step in (steps // 4, steps // 2):
+        if config.untangle and step in (steps // 4, steps // 2):
             stuck, better = misplaced(
                 coords, graph.first, graph.second, target=target, weight=weight, delta=delta
             )
@@ -103,7 +103,7 @@ def huber_solve(
         if step % every == 0:
             history.append(float(np.sqrt((weight * residual**2).sum() / (weight * target**2).sum())))
             progress("solve", step, steps, {"stress": history[-1]})
-        hold = config.anchor * max(0.0, 1 - 2 * step / steps)
+        hold = config.anchor * (max(0.0, 1 - 2 * step / steps) if config.untangle else 1.0)
         pull = weight * np.clip(residual, -delta, delta) / np.maximum(length, 1e-9)
         gradient = gather @ (pull[:, None] * apart) + 2 * hold * (coords - origin)
         slope = 0.9 * slope + 0.1 * gradient

@@ -16,6 +16,7 @@ from spatialgears.errors import InputError
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from spatialgears.config import AssemblyConfig
     from spatialgears.model import GEARS
     from spatialgears.reconstruction import Reconstruction
     from spatialgears.run import RunFolder
@@ -220,14 +221,22 @@ def reconstruct(
     from spatialgears.engine import join
 
     join(settings)
-    fitted, cells, placed = _placed(
-        model, sc, layer, sc_genes, transpose=transpose, normalised=normalised, assignments=assignments
-    )
+    from spatialgears.io import read
+    from spatialgears.model import GEARS
     from spatialgears.processes import is_first
 
+    fitted = GEARS.load(model)
+    config = fitted.config.with_values(assignments or [])
+    if config != fitted.config.model_copy(update={"assembly": config.assembly}):
+        raise InputError(
+            f"The model is fitted already; found --set {' --set '.join(assignments or [])}.",
+            "Set values of stage D (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
+        )
+    cells = read(sc, layer=layer, genes=sc_genes, transpose=transpose, backed=options.is_large(sc))
+    placed = _place(fitted, cells, normalised=normalised, assembly=config.assembly)
     if not is_first():
         return
-    placed.write(cells, out)
+    placed.write(cells, out, source=sc)
     typer.echo(placed.status)
     if profile:
         output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})
@@ -245,7 +254,10 @@ def report(
         list[str] | None, typer.Option("--st", metavar="PATH", help="Slides to draw beside the cells.")
     ] = None,
     layer: options.Layer = None,
+    sc_layer: options.ScLayer = None,
+    st_genes: options.StGenes = None,
     sc_genes: options.ScGenes = None,
+    coordinates: options.Coordinates = None,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -255,16 +267,40 @@ def report(
     options.require_room()
     options.check_paths([*slides, sc])
     options.require_output(out, ".html", [*slides, sc, model])
-    from spatialgears.io import read
+    from spatialgears.model import GEARS
     from spatialgears.summary import write_summary
+    from spatialgears.validate import validate_inputs
+    from spatialgears.validate.sampling import sample_cells
 
-    fitted, cells, placed = _placed(model, sc, layer, sc_genes, transpose=transpose, normalised=normalised)
+    fitted = GEARS.load(model)
+    inputs = options.read_inputs(
+        slides,
+        sc,
+        layer=layer,
+        sc_layer=sc_layer,
+        st_genes=st_genes,
+        sc_genes=sc_genes,
+        coordinates=coordinates,
+        transpose=transpose,
+    )
+    assert inputs.cells is not None
+    if slides:
+        validate_inputs(
+            inputs.slides,
+            inputs.cells,
+            rows=sample_cells(inputs.cells, seed=fitted.config.seed),
+            spatial_key=spatial_key,
+            normalised=normalised or not fitted.counts_,
+            min_cells=1,
+            names=inputs.names,
+        )
+    placed = _place(fitted, inputs.cells, normalised=normalised)
     written = write_summary(
         out,
         fitted,
         placed,
-        cells=cells,
-        slides=[read(path, layer=layer) for path in slides],
+        cells=inputs.cells,
+        slides=inputs.slides,
         names=slides,
         spatial_key=spatial_key,
         command=shlex.join(["gears", *sys.argv[1:]]),
@@ -274,32 +310,11 @@ def report(
     typer.echo(f"The report is {out}")
 
 
-def _placed(
-    folder: Path,
-    sc: str,
-    layer: str | None,
-    genes: str | None,
-    *,
-    transpose: bool,
-    normalised: bool,
-    assignments: list[str] | None = None,
-) -> tuple[GEARS, AnnData, Reconstruction]:
-    from spatialgears.io import read
-    from spatialgears.model import GEARS
-
-    model = GEARS.load(folder)
-    config = model.config.with_values(assignments or [])
-    if config != model.config.model_copy(update={"assembly": config.assembly}):
-        raise InputError(
-            f"The model is fitted already; found --set {' --set '.join(assignments or [])}.",
-            "Set values of stage D (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
-        )
-    cells = read(sc, layer=layer, genes=genes, transpose=transpose, backed=options.is_large(sc))
+def _place(
+    model: GEARS, cells: AnnData, *, normalised: bool, assembly: AssemblyConfig | None = None
+) -> Reconstruction:
     with ProgressView() as progress:
-        placed = model.reconstruct(
-            cells, normalised=normalised or None, assembly=config.assembly, progress=progress
-        )
-    return model, cells, placed
+        return model.reconstruct(cells, normalised=normalised or None, assembly=assembly, progress=progress)
 
 
 def _tell_checks(model: GEARS) -> None:

@@ -146,7 +146,7 @@ def build_panel(
         merit = np.mean(
             [dispersion(log_normalise(x, target) if raw else x) for x in [*slides, cells]], axis=0
         )
-    ranked = np.argsort(np.where(usable, -merit, np.inf), kind="stable")
+    ranked = np.lexsort((-merit, ~usable))  # a silent gene's merit is -inf, and it may be usable
     columns = ranked[: min(config.n_genes, int(usable.sum()))]
     weights = np.sqrt(moran[columns]) if config.gene_weights == "moran" else np.ones(len(columns))
     weights = weights / np.sqrt(np.mean(weights**2))

@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 #: Profiles of each domain that a probe looks at, and of each slide or batch that mixing is measured on.
 PROBE_PROFILES, MIXED_PROFILES = 500, 2000
+MIXING_K = 20  # neighbours by which it is measured
 #: Points kept of each training curve, and probes in a training run.
 HISTORY_POINTS, N_PROBES = 300, 20
 
@@ -97,6 +98,7 @@ def train_encoder(
     raw: bool = True,
     fabric: Fabric | None = None,
     checkpoint: Path | None = None,
+    data: str = "",
     progress: Progress = silent,
 ) -> EncoderFit:
     """Train the shared encoder f_theta, freeze it, and let the guard choose between it and the reference.
@@ -106,7 +108,7 @@ def train_encoder(
     slides, cells
         Counts on the panel, (n_i, G): one matrix per slide, and one per batch of cells.
     panel
-        Genes and weights; of up to ``config.expression.encoder_genes`` genes.
+        Genes and weights.
     coords
         (n_i, 2) canonical places of each slide's spots: for the weights of components and for the guard.
     config
@@ -119,6 +121,8 @@ def train_encoder(
         The engine; made from the configuration when omitted.
     checkpoint
         Folder for a resumable file, written at every probe; none is written when omitted.
+    data
+        Names the data: a checkpoint of other data is refused.
     progress
         Called after every step as ``progress("encoder", done, total, losses)``.
     """
@@ -135,7 +139,7 @@ def train_encoder(
     with owned_rng():
         torch.manual_seed(child_seed(seed, "encoder weights"))
         encoder, domains = _prepare(spots, singles, e, coords, seed)
-        loop = _Loop(Objective(encoder, (len(slides), len(cells)), e), domains, config, seed)
+        loop = _Loop(Objective(encoder, (len(slides), len(cells)), e), domains, config, seed, data)
         history = loop.run(fabric or make_fabric(config), checkpoint, progress)
     encoder.freeze()
     measured = spots.clean()
@@ -161,7 +165,8 @@ def _mixing(sources: Sequence[Tensor], seed: int) -> dict[str, float]:
     count = min(MIXED_PROFILES, *(len(z) for z in sources))
     rng = numpy_rng(seed, "mixed profiles")
     rows = [z[torch.from_numpy(rng.permutation(len(z))[:count])] for z in sources]
-    return mixing(torch.cat(rows).numpy(), np.repeat(np.arange(len(sources)), count))
+    together = torch.cat(rows).numpy()
+    return mixing(together, np.repeat(np.arange(len(sources)), count), k=min(MIXING_K, len(together) - 1))
 
 
 def _prepare(
@@ -200,6 +205,7 @@ class _Loop:
     domains: tuple[Inputs, Inputs]
     config: Config
     seed: int
+    data: str
 
     def run(self, fabric: Fabric, checkpoint: Path | None, progress: Progress) -> dict[str, list[float]]:
         """Train the encoder in place; the history of every loss.
@@ -272,7 +278,7 @@ class _Loop:
 
     def _identity(self) -> str:
         sizes = [len(domain.clean) for domain in self.domains]
-        return f"{self.seed} {sizes} {self.config.expression.model_dump_json()}"
+        return f"{self.data} {self.seed} {sizes} {self.config.expression.model_dump_json()}"
 
     def _save(
         self,

@@ -80,21 +80,22 @@ class Views:
 
         Returns
         -------
-        (..., G) float32: thinned, or where counts cannot be thinned, with the paper's augmentations.
+        (..., G) float32: thinned; where thinning is wanted and there are no counts, with the paper's augmentations;
+        where it is not wanted, as measured.
         """
         if self.bank is not None:
             return self.bank[torch.randint(len(self.bank), index.shape, generator=generator), index]
         rows = index.flatten().numpy()
         if self.thins:
             return self._standardised(self._thinned(rows, _seed(generator)), index)
-        return self._standardised(
-            self._augmented(dense(self._normalised(self.counts[rows])), generator), index
-        )
+        x = dense(self._normalised(self.counts[rows]))
+        return self._standardised(self._augmented(x, generator) if self.config.thinning else x, index)
 
     def draw_pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Two views of each profile, as the encoder is trained on (section 3.1).
 
-        The paper's gene dropout, scale jitter and noise are added to thinned views if ``augment_thinned``.
+        The paper's gene dropout, scale jitter and noise make them of profiles that are not thinned, and are added to
+        thinned ones if ``augment_thinned``.
 
         Parameters
         ----------
@@ -103,10 +104,14 @@ class Views:
         generator
             Decides the views; nothing else does.
         """
-        if not (self.thins and self.config.augment_thinned):
+        if self.thins and not self.config.augment_thinned:
             return self.draw(index, generator), self.draw(index, generator)
-        thinned = (self._thinned(index.numpy(), _seed(generator)) for _ in range(2))
-        first, second = (self._standardised(self._augmented(dense(x), generator), index) for x in thinned)
+        rows = index.numpy()
+        profiles = (
+            self._thinned(rows, _seed(generator)) if self.thins else self._normalised(self.counts[rows])
+            for _ in range(2)
+        )
+        first, second = (self._standardised(self._augmented(dense(x), generator), index) for x in profiles)
         return first, second
 
     def clean(self) -> Tensor:

@@ -57,8 +57,6 @@ def heun(
     denoise: Callable[[Tensor, float], Tensor],
     u: Tensor,
     sigmas: Tensor,
-    *,
-    callback: Callable[[int, int], None] | None = None,
 ) -> Tensor:
     """Follow dU/dsigma = (U - D(U, sigma)) / sigma along ``sigmas`` by Heun's second-order method.
 
@@ -70,11 +68,8 @@ def heun(
         Noisy signal at ``sigmas[0]``.
     sigmas
         Decreasing levels; a last level of zero takes an Euler step, since the slope does not exist there.
-    callback
-        Called as ``callback(done, total)`` after every step.
     """
-    levels = sigmas.tolist()
-    for step, (now, after) in enumerate(itertools.pairwise(levels)):
+    for now, after in itertools.pairwise(sigmas.tolist()):
         slope = (u - denoise(u, now)) / now
         euler = u + (after - now) * slope
         if after > 0:
@@ -82,6 +77,4 @@ def heun(
             u = u + (after - now) * slope
         else:
             u = euler
-        if callback is not None:
-            callback(step + 1, len(levels) - 1)
     return u

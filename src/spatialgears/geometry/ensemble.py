@@ -127,7 +127,6 @@ class Ensemble(nn.Module):
         sigma_start: float,
         seeds: Tensor,
         guidance: float = 1.0,
-        callback: Callable[[int, int], None] | None = None,
     ) -> Tensor:
         """V_pred (B, n, d): the mean proposal, refined along ``steps`` Heun steps; 0 returns it as it is."""
         base = self(x, mask)
@@ -141,5 +140,4 @@ class Ensemble(nn.Module):
             seeds=seeds,
             guidance=guidance,
             base=base,
-            callback=callback,
         )

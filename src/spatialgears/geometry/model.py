@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -91,7 +89,6 @@ class GeometryModel(nn.Module):
         seeds: Tensor,
         guidance: float = 1.0,
         base: Tensor | None = None,
-        callback: Callable[[int, int], None] | None = None,
     ) -> Tensor:
         """V_pred (B, n, d): the generator's proposal, refined along ``steps`` Heun steps.
 
@@ -110,8 +107,6 @@ class GeometryModel(nn.Module):
             Classifier-free guidance; 1 is none, and all that a model trained without context dropout allows.
         base
             A centred proposal (B, n, d) to refine instead of the generator's own; it is turned to its frame.
-        callback
-            ``callback(done, total)`` after every step.
         """
         h = self.context(x, mask)
         own = self.generate(h, mask)
@@ -141,7 +136,7 @@ class GeometryModel(nn.Module):
         scale = float(self.sigma_data)
         sigmas = karras_schedule(steps, sigma_start * scale, self.config.sigma_min * scale)
         noise = set_noise(x.shape[1], self.dim, seeds, mask)
-        clean = heun(denoise, sigma_start * scale * noise, sigmas, callback=callback)
+        clean = heun(denoise, sigma_start * scale * noise, sigmas)
         return base + clean if self.config.refiner == "residual" else clean
 
 

@@ -85,7 +85,9 @@ class NearestSpots(nn.Module):
         return total / taken
 
 
-def best_weight(generated: Tensor, nearest: Tensor, truth: Tensor, *, spot: Tensor) -> float:
+def best_weight(
+    generated: Tensor, nearest: Tensor, truth: Tensor, *, spot: Tensor, slide: Tensor | None = None
+) -> float:
     """The share of ``nearest`` in the mean with ``generated`` that places spots well, (m, 2) each.
 
     The smallest whose squared error is within one standard error of the least: what serves spots alone serves cells
@@ -97,11 +99,16 @@ def best_weight(generated: Tensor, nearest: Tensor, truth: Tensor, *, spot: Tens
         Places of views of spots: by a model that has not seen them, by the nearest spots, and the true ones.
     spot
         (m,) which spot each is a view of; spots count alike, and their number makes the standard error.
+    slide
+        (m,) given where whole slides were missed: then slides count alike, and their number makes it. Spots of a slide
+        are wrong together.
     """
-    _, which, views = spot.unique(return_inverse=True, return_counts=True)
+    _, which, views = (spot if slide is None else slide).unique(return_inverse=True, return_counts=True)
     shares = torch.linspace(0, 1, 101)
     error = torch.stack([(torch.lerp(generated, nearest, w) - truth).square().sum(1) for w in shares])
-    error = torch.zeros(len(shares), len(views)).index_add(1, which, error) / views  # (shares, spots)
+    error = (
+        torch.zeros(len(shares), len(views)).index_add(1, which, error) / views
+    )  # (shares, spots or slides)
     excess = error - error[error.mean(1).argmin()]
-    within = excess.mean(1) <= excess.std(1, correction=0) / len(views) ** 0.5
+    within = excess.mean(1) <= excess.std(1) / len(views) ** 0.5
     return float(shares[int(within.float().argmax())])

@@ -64,9 +64,7 @@ class TrainingState:
             return 0
         tensors, meta = load_state(path)
         if meta.get("identity") != self.identity:
-            raise RunError(
-                f"{path} belongs to another configuration, seed or set of slides. Delete it and run again."
-            )
+            raise RunError(f"{path} belongs to another configuration, seed or data. Delete it and run again.")
         restore_training(tensors, self.objective, self.optimizer)
         parts = {"average": dict[str, Tensor](), "best": dict[str, Tensor]()}
         for key, value in tensors.items():

@@ -107,6 +107,7 @@ def train_geometry(
     seed: int,
     fabric: Fabric | None = None,
     checkpoint: Path | None = None,
+    data: str = "",
     progress: Progress = silent,
 ) -> GeometryFit:
     """Train context encoder, generator and refiner on minisets of spots.
@@ -134,6 +135,8 @@ def train_geometry(
     checkpoint
         Folder for one resumable file per phase, written every ``eval_every`` steps; none are written when
         omitted.
+    data
+        Names the data: a checkpoint of other data is refused.
     progress
         Called after every step as ``progress("geometry <phase>", done, total, losses)``.
     """
@@ -141,7 +144,7 @@ def train_geometry(
     slides = [np.asarray(slide, dtype=np.float64) for slide in slides]
     heldout = hold_out_block(slides, geometry.holdout, seed=seed)
     score = HeldOutScore(draw, slides, heldout, seed=seed) if heldout.any() else None
-    loop = _Loop(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, progress)
+    loop = _Loop(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, progress)
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
     folds = slide_folds = None
@@ -183,6 +186,7 @@ class _Loop:
     seed: int
     fabric: Fabric
     checkpoint: Path | None
+    data: str
     progress: Progress
 
     def __post_init__(self) -> None:
@@ -217,7 +221,9 @@ class _Loop:
     def _rehearsed(self) -> int:
         """Steps that make as many passes over the spots as models needed that missed a slide; 0 without such.
 
-        They count until the missed slide was first placed about as well as ever.
+        They count until the missed slide was first placed about as well as ever. Before spots have been seen
+        ``slide_views`` times little is learnt by heart, and training goes on until then, in at most ``steps``, as long
+        as the missed slide is placed no worse.
         """
         found = [
             scores
@@ -226,9 +232,21 @@ class _Loop:
         ]
         if not found:
             return 0
-        mean = np.mean(found, axis=0)
-        needed = self.history["slide-0/heldout_step"][int((mean >= mean.max() - AS_GOOD).argmax())]
-        return round(needed * len(self.slides) / (len(self.slides) - 1))
+        mean, steps = np.mean(found, axis=0), np.asarray(self.history["slide-0/heldout_step"])
+        others = len(self.slides) / (len(self.slides) - 1)
+        looks = steps * others
+        good = np.flatnonzero(mean >= mean.max() - AS_GOOD)
+        enough = self.config.geometry.slide_views * len(self.coords) / self._spots_per_step()
+        late = good[looks[good] >= enough]
+        if len(late):
+            return round(looks[late[0]])
+        longest = max(self.config.geometry.steps, looks[-1])
+        return round(min(enough, longest) if good[-1] == len(looks) - 1 else looks[good[-1]])
+
+    def _spots_per_step(self) -> float:
+        """Spots that one training step shows, about."""
+        s = self.config.supervision
+        return self.config.geometry.batch_size * (s.n_min + s.n_max) / 2 * (1 + self.pairs)
 
     def without_slides(self, n_features: int, keep: np.ndarray) -> Folds:
         """Models that have each missed a whole slide, for the self-check and the length of training."""
@@ -359,6 +377,7 @@ class _Loop:
         return " ".join(
             [
                 name,
+                self.data,
                 str(self.seed),
                 str([len(slide) for slide in self.slides]),
                 self.config.supervision.model_dump_json(),

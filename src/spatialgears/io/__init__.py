@@ -58,7 +58,8 @@ def read(
     table
         Which table of a SpatialData store to take, where it has several.
     transpose
-        The table of counts has genes in rows. Found out by itself where ``coordinates`` is a table.
+        The table of counts has genes in rows; other formats are read as they are. Found out by itself where
+        ``coordinates`` is a table.
     backed
         Leave ``.X``, layers, ``.obsp`` and ``.raw`` of an ``.h5ad`` or ``.zarr`` on disk. Expression is read in parts when
         needed; ``.to_memory()`` reads everything. Has no effect on other formats, nor on a SpatialData table whose places

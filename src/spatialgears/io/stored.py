@@ -96,6 +96,23 @@ def source_of(adata: AnnData) -> Path | None:
     return folder if folder.is_dir() else None
 
 
+def store_at(path: str | Path) -> Path | None:
+    """The ``.h5ad`` file or ``.zarr`` folder at a path, if it is one that results can be added to a copy of."""
+    import h5py
+    import zarr
+
+    path = Path(path).expanduser()
+    try:
+        if path.suffix == ".h5ad" and path.is_file():
+            with h5py.File(path) as file:
+                return path if is_current(file) else None
+        if path.suffix == ".zarr" and path.is_dir():
+            return path if is_current(zarr.open_group(str(path), mode="r")) else None
+    except (OSError, ValueError):
+        return None
+    return None
+
+
 def copy_as_h5ad(source: Path, target: Path) -> None:
     """Copy a file as it is, or a zarr folder into HDF5, a part of a matrix at a time."""
     import h5py

@@ -70,7 +70,8 @@ def read_coordinates(path: Path) -> pd.DataFrame:
     else:
         separator, lines = _head(path)
         bare = len(lines) > 0 and all(_is_number(value) for value in lines[0][1:])
-        frame = pd.read_csv(path, sep=separator, header=None if bare else 0, dtype={0: str} if bare else None)
+        names = 0 if bare or not lines else lines[0][0]
+        frame = pd.read_csv(path, sep=separator, header=None if bare else 0, dtype={names: str})
         if bare and frame.shape[1] == len(POSITIONS):
             frame.columns = POSITIONS
     frame = frame.set_index(frame.columns[0])

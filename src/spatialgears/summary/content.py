@@ -15,6 +15,7 @@ import pandas as pd
 from spatialgears import selfcheck
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
+from spatialgears.errors import InputError
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
 from spatialgears.store import versions
@@ -96,7 +97,7 @@ def report_content(
         The command that makes the result again.
     """
     genes = [gene for gene in model.panel_.genes[:SHOWN_GENES] if gene in cells.var_names]
-    titles = [Path(name).stem for name in names] or [f"slide {i + 1}" for i in range(len(slides))]
+    titles = slide_titles(names) or [f"slide {i + 1}" for i in range(len(slides))]
     warnings = [*model.warnings_, *_warnings(model, placed)]
     seed = model.config.seed
     subject = subject_of(
@@ -144,6 +145,17 @@ def report_content(
         config=model.config.to_json(),
         versions=versions(),
     )
+
+
+def slide_titles(names: Sequence[str]) -> list[str]:
+    """What slides are called by their paths: the file's name, with its folder or its number where that is not enough."""
+    paths = [Path(name) for name in names]
+    titles = [path.stem for path in paths]
+    if len(set(titles)) < len(titles):
+        titles = [f"{path.parent.name}/{path.stem}" for path in paths]
+    if len(set(titles)) < len(titles):
+        titles = [f"{i + 1}: {path.stem}" for i, path in enumerate(paths)]
+    return titles
 
 
 def _warnings(model: GEARS, placed: Reconstruction) -> list[str]:
@@ -251,15 +263,18 @@ def _domains_note(domains: pd.Categorical | None, subject: Subject, *, seed: int
     """What the domains are, and which of them could as well be a random draw of cells."""
     if domains is None:
         return ""
-    kept = np.flatnonzero(domains.codes[subject.rows] >= 0)
-    found, code = np.unique(domains.codes[subject.rows[kept]], return_inverse=True)
-    embedding = components(lookup.log_expression(subject.cells)[kept], seed=seed)
-    names = pd.Index(domains.categories[found])
-    table = compare(code, embedding, names, n_shuffles=100, seed=seed)
-    noise = list(names[table["noise"]])
     words = "Groups of cells that lie together (Leiden on the 15 nearest neighbours), the largest first. "
     if (left := int((domains.codes < 0).sum())) > 0:
         words += f"Cells outside the slides' range ({left:,}) belong to none. "
+    kept = np.flatnonzero(domains.codes[subject.rows] >= 0)
+    found, code = np.unique(domains.codes[subject.rows[kept]], return_inverse=True)
+    names = pd.Index(domains.categories[found])
+    try:
+        embedding = components(lookup.log_expression(subject.cells)[kept], seed=seed)
+        table = compare(code, embedding, names, n_shuffles=100, seed=seed)
+    except InputError as error:
+        return f"{words}Whether expression differs between them could not be told. {error.problem}"
+    noise = list(names[table["noise"]])
     if not noise:
         return f"{words}In each, expression differs from that of cells drawn at random."
     few = len(noise) == 1

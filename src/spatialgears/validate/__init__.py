@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,16 @@ class ValidInputs:
     unsupported_cells: np.ndarray
     warnings: list[str] = field(default_factory=list)
 
+    def digest(self) -> str:
+        """SHA-256 of genes, values and places: what a checkpoint must belong to."""
+        found = hashlib.sha256("\n".join(self.genes).encode())
+        for counts in [*self.slides, *([] if self.cells is None else [self.cells])]:
+            for part in (counts.indptr, counts.indices, counts.data):
+                found.update(np.ascontiguousarray(part).data)
+        for coords in self.coords:
+            found.update(np.ascontiguousarray(coords).data)
+        return found.hexdigest()
+
 
 def validate_inputs(
     slides: Sequence[AnnData] | AnnData,
@@ -78,6 +89,7 @@ def validate_inputs(
     normalised: bool = False,
     min_genes: int = 20,
     min_spots: int = 30,
+    min_cells: int = 10,
     names: Sequence[str] | None = None,
 ) -> ValidInputs:
     """Check slides and cells, and bring them to one list of genes. The inputs are not modified.
@@ -94,8 +106,8 @@ def validate_inputs(
         Key of ``.obsm`` with the coordinates of spots.
     normalised
         Accept values that are not counts.
-    min_genes, min_spots
-        Fewer shared genes, or fewer spots on a slide, are refused.
+    min_genes, min_spots, min_cells
+        Fewer shared genes, spots on a slide, or cells are refused.
     names
         What to call each input in messages, slides first; default "slide 1", ..., "the cells".
 
@@ -106,7 +118,8 @@ def validate_inputs(
     """
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     everything = [*slides, *([] if cells is None else [cells])]
-    names = list(names or [*(f"slide {i + 1}" for i in range(len(slides))), "the cells"])
+    defaults = [*(f"slide {i + 1}" for i in range(len(slides))), "the cells"]
+    names = [*(names or []), *defaults[len(names or []) :]]
     _check_types(everything, len(slides), names)
     problems: list[InputError] = []
     warnings: list[str] = []
@@ -140,7 +153,8 @@ def validate_inputs(
         with _collect(problems):
             counts.append(_read_values(matrix, one, genes, rows if i == len(slides) else None))
             warnings += _judge(counts[-1], adata, one.name, genes, normalised=normalised)
-            _check_not_empty(counts[-1], coords[i] if i < len(slides) else None, min_spots, one.name)
+            spots = coords[i] if i < len(slides) else None
+            _check_not_empty(counts[-1], spots, min_cells if spots is None else min_spots, one.name)
     _raise(problems)
     obs_names = [adata.obs_names for adata in everything]
     if cells is not None and rows is not None:
@@ -192,7 +206,8 @@ def validate_cells(
     if missing.any():
         warnings.append(
             f"{name}: {missing.sum():,} of the model's {len(genes):,} genes are missing ({lost:.1%} of their weight), e.g. "
-            f"{', '.join(genes[missing][:5])}; they are taken as average."
+            f"{', '.join(genes[missing][:5])}; they are taken as average, or as not expressed where the model does not "
+            "standardise genes."
         )
     place = np.flatnonzero(~missing)
     counts = sparse.csr_matrix(
@@ -273,15 +288,17 @@ def _read_values(
         return values.to_csr(matrix, columns, rows)
 
 
-def _check_not_empty(counts: sparse.csr_matrix, coords: np.ndarray | None, min_spots: int, name: str) -> None:
+def _check_not_empty(counts: sparse.csr_matrix, coords: np.ndarray | None, least: int, name: str) -> None:
     """Refuse a slide (which has coordinates) or cells of which too few show any of the shared genes."""
     shown = ~values.empty_rows(counts)
-    least = 1 if coords is None else min_spots
     if shown.sum() < least:
+        few = len(shown) < least
         raise InputError(
             f"{name}: expected at least {least} observations with values in the {counts.shape[1]:,} shared genes, "
             f"found {shown.sum()} of {len(shown):,}.",
-            "Is the right matrix given (layer=, --layer), and are names of genes those of its columns?",
+            "Fit on more cells of the same experiment; the fitted model then places these, even one alone."
+            if few
+            else "Is the right matrix given (layer=, --layer), and are names of genes those of its columns?",
         )
     if coords is not None:
         places.check_spread(coords[shown], name)

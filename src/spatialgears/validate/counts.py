@@ -86,9 +86,15 @@ def parts(matrix: Any, wanted: np.ndarray | None = None) -> Iterator[tuple[int, 
         first, end = (int(run[0]), int(run[-1]) + 1) if len(run) else (0, 0)
         for start in range(first, end, step):
             some = slice(start, min(start + step, end))
-            part = matrix[:, some] if by_column(matrix) else sparse.csr_matrix(matrix[some])
+            part = matrix[:, some] if by_column(matrix) else sparse.csr_matrix(_widened(matrix[some]))
             check_structure(part)
             yield start, part
+
+
+def _widened(values: Any) -> Any:
+    """Half precision, which sparse matrices cannot hold, as single."""
+    half = isinstance(values, np.ndarray) and values.dtype == np.float16
+    return values.astype(np.float32) if half else values
 
 
 def row_totals(matrix: Any) -> np.ndarray:
@@ -107,6 +113,7 @@ def to_csr(values: Any, columns: np.ndarray, rows: np.ndarray | None = None) -> 
     and only the given columns of it; of others all columns are read, and rows that are given or lie near these.
     """
     if sparse.issparse(values) or isinstance(values, np.ndarray):
+        values = _widened(values)
         check_structure(values)
         if sparse.issparse(values):
             values = values if values.format == "csr" else values.tocsc()

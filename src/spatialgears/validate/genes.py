@@ -69,7 +69,10 @@ def likely_cause(first: Genes, other: Genes) -> str:
         return column
     for genes, against in ((first, right), (other, left)):
         if len(genes.obs_names.astype(str).intersection(against)) > len(left.intersection(right)):
-            return f"{genes.name} has genes in rows: read(path, transpose=True) (--transpose), or adata.T."
+            return (
+                f"{genes.name} has genes in rows: for a table, say read(path, transpose=True) (--transpose); from other "
+                "files take adata.T, and write that."
+            )
     ensembl = [bool(len(names)) and names.str.match(_ENSEMBL).mean() > 0.5 for names in (left, right)]
     if ensembl[0] != ensembl[1]:
         which = first if ensembl[0] else other
