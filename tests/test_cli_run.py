@@ -69,7 +69,7 @@ def test_run_in_a_process_of_its_own(inputs, small_json, tmp_path):
     assert (
         "Held-out spots of slide 1:" in ended.stdout and str(tmp_path / "out" / "report.html") in ended.stdout
     )
-    assert "INFO" not in ended.stderr and "geometry fold-0: 4/4" in ended.stderr
+    assert "INFO" not in ended.stderr and "geometry fold-0: 6/6" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert "INFO" in (tmp_path / "out" / "run.log").read_text()
     assert ad.read_h5ad(tmp_path / "out" / "cells.h5ad").obsm["X_gears"].shape == (150, 2)
@@ -81,9 +81,11 @@ def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
     facts = json.loads(out)
     assert code == 0 and Path(facts["cells"]).exists() and Path(facts["report"]).exists()
     assert facts["self_check"][0]["title"] == "Held-out spots of slide 1"
+    assert facts["warnings"][0] == "Only 60 genes are shared; places will be coarse."
     before = (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns
     code, out, err = gears(*command)
     assert code == 0 and "geometry" not in err and "Written" in out
+    assert "Warnings\n  - Only 60 genes are shared" in out and "Everything is done already" in err
     code, _, err = gears(*command, "--set", "seed=5")
     assert code == 1 and "seed was 0, now 5" in err and err.count("belongs to another run") == 1
     code, _, err = gears(*command, "--sc-layer", "X")
@@ -124,7 +126,7 @@ def test_fit_then_reconstruct_then_report(gears, inputs, small_json, small_files
     ]
     code, out, _ = gears(*again, *patches)
     assert code == 0 and "patches" in out, out
-    code, _, err = gears(*again, "--set", "geometry.steps=3")
+    code, _, err = gears(*again, "--overwrite", "--set", "geometry.steps=3")
     assert code == 2 and "fitted already" in err
     page = tmp_path / "r.html"
     code, out, _ = gears("report", "-m", tmp_path / "m", *inputs, "-o", page)
@@ -207,8 +209,30 @@ def test_nothing_that_is_there_is_written_over(gears, model, inputs, tmp_path):
         code, _, err = gears(*command)
         assert code == 2 and words in " ".join(err.split()), command
     assert cells.read_bytes() == before and notes.read_text() == "mine"
-    for _ in range(2):  # its own files are replaced
-        assert gears("reconstruct", *place, tmp_path / "placed.h5ad")[0] == 0
+    placed = ["reconstruct", *place, tmp_path / "placed.h5ad"]
+    assert gears(*placed)[0] == 0
+    code, _, err = gears(*placed)
+    assert code == 2 and "placed.h5ad is there already" in err and "--overwrite" in err
+    assert gears(*placed, "--overwrite")[0] == 0
+    code, _, err = gears("reconstruct", *place, inputs[1], "--overwrite")  # what gears did not make stays
+    assert code == 2 and "was not made by gears" in err
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_the_work(gears, model, inputs, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = gears("reconstruct", "-m", model, *inputs[-2:], "-o", tmp_path / "file" / "c.h5ad")
+    assert code == 2 and "Cannot write to" in err and "samples" not in err
+
+
+def test_an_interrupted_run_says_how_to_go_on(inputs, small_json, tmp_path, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spatialgears.run.run", stop)
+    with pytest.raises(SystemExit) as left:
+        main(["run", *inputs, "-o", str(tmp_path / "out"), "--config", str(small_json)])
+    assert left.value.code == 130
+    assert f"Run the same command again, and it goes on in {tmp_path / 'out'}" in capsys.readouterr().err
 
 
 def test_simulated_files_do_not_replace_others(gears, tmp_path):

@@ -225,6 +225,17 @@ def test_a_few_cells_are_as_sure_and_as_far_apart_as_among_many(small_model, sma
     assert 0.4 < spread[0] / spread[1] < 2.5
 
 
+def test_slides_and_cells_that_do_not_belong_together_are_a_warning(small_config, small_tissue):
+    shuffled = small_tissue.cells[:, np.random.default_rng(0).permutation(60)].copy()
+    shuffled.var_names = small_tissue.cells.var_names
+    shuffled.X = shuffled.X * 50  # and deeper than any spot
+    config = small_config.with_values(
+        {"geometry": {"steps": 1, "refiner_steps": 1, "slide_steps": 0, "crossfit": 1, "nearest": False}}
+    )
+    told = " ".join(sg.GEARS(config).fit(small_tissue.slides, shuffled).warnings_)
+    assert "Were slides and cells swapped?" in told and "hardly agrees" in told
+
+
 def test_a_checkpoint_of_other_data_is_refused(small_config, small_tissue, tmp_path):
     model = sg.GEARS(small_config).fit(small_tissue.slides, small_tissue.cells, checkpoint=tmp_path)
     other = small_tissue.slides[0].copy()

@@ -116,6 +116,7 @@ def test_nothing_to_warn_of():
             {"radius90": np.full(10, 1.5)},
             "Wide radii: the 90% radius of a typical cell is 1.50",
         ),
+        ([check(0.9)], {"n_slides": 2}, "No slide was held out as a whole"),
         ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
     ],
 )

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Moran's I from which a gene is called spatial.
 SPATIAL = 0.1
 
+#: Correlation of log mean expression from which slides and cells are taken to be of one tissue.
+AGREEING = 0.4
+
 #: Depth of spots, relative to cells, below which they are called shallow.
 SHALLOW = 0.7
 
@@ -199,17 +202,21 @@ def _spatial_genes(valid: ValidInputs, config: Config) -> int:
     return int((np.mean(per_slide, axis=0) > SPATIAL).sum())
 
 
-def _odd(report: CheckReport, valid: ValidInputs, config: Config) -> list[str]:
+def unlike(valid: ValidInputs, config: Config) -> list[str]:
+    """In what slides and cells are so unlike that they may not belong together, or be swapped; in words."""
     odd = []
-    if report.depth_ratio is not None and report.depth_ratio < SHALLOW and config.expression.thinning:
+    ratio, agreement = _depth_ratio(valid), _agreement(valid)
+    if ratio is not None and ratio < SHALLOW and config.expression.thinning:
         odd.append(
-            f"Spots have {report.depth_ratio:.2g} of the depth of cells; thinning cannot deepen them. Were slides and cells "
-            "swapped?"
+            f"Spots have {ratio:.2g} of the depth of cells; thinning cannot deepen them. Were slides and cells swapped?"
         )
-    if report.agreement is not None and report.agreement < 0.4:
-        odd.append(
-            f"Mean expression of slides and cells hardly agrees (r = {report.agreement:.2f}): one tissue?"
-        )
+    if agreement is not None and agreement < AGREEING:
+        odd.append(f"Mean expression of slides and cells hardly agrees (r = {agreement:.2f}): one tissue?")
+    return odd
+
+
+def _odd(report: CheckReport, valid: ValidInputs, config: Config) -> list[str]:
+    odd = unlike(valid, config)
     if report.spatial_genes < 10:
         odd.append(f"Only {report.spatial_genes} genes vary over the slides (Moran's I above {SPATIAL}).")
     matrices = [*valid.slides, *([valid.cells] if valid.cells is not None else [])]

@@ -18,7 +18,7 @@ from spatialgears.geometry.ensemble import dropout_spread
 from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.nearest import NearestSpots, best_weight
 from spatialgears.geometry.training import Folds, GeometryFit
-from spatialgears.selfcheck import SelfCheck, score
+from spatialgears.selfcheck import MISSED_SLIDE, SelfCheck, score
 from spatialgears.supervision.targets import procrustes
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ def examine(
     checks: list[SelfCheck] = []
     judged = [
         (folds, what, place_unseen(folds, draw, slides, seed=seed, nearest=nearest))
-        for folds, what in ((fit.folds, "Held-out spots"), (fit.slide_folds, "Held-out slide"))
+        for folds, what in ((fit.folds, "Held-out spots"), (fit.slide_folds, MISSED_SLIDE))
         if folds is not None
     ]
     if not judged:

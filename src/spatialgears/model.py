@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from spatialgears import store
-from spatialgears.check import cost_of
+from spatialgears.check import cost_of, unlike
 from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.cost import predict_cost, require_memory
 from spatialgears.engine import Progress, silent, threads
@@ -131,6 +131,7 @@ class GEARS:
         )
         judge_all(cells, layer=layer, normalised=normalised, name=names[-1] if names else "the cells")
         require_memory(cost_of(inputs, self.config))
+        inputs.warnings.extend(unlike(inputs, self.config))
         with threads(self.config.threads):
             self._fitted = fit_model(
                 inputs,

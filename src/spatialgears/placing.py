@@ -160,19 +160,18 @@ def _laid(
         for s, one in enumerate(drawn):
             samples[s] = _onto(one.result().coords.astype(np.float64), coords)
             progress("samples", s + 1, len(samples), {})
-    coords, samples, status = coords[:n_cells], samples[:, :n_cells], found.status
+    placed, status = canonical(coords), found.status
     if n_cells < FEW_CELLS:
         status = f"{number(n_cells, 'cell')} placed beside {number(len(features) - n_cells, 'spot')} of the slides."
-    diagnostics = {**found.diagnostics, "mode": found.mode, "unfilled": unfilled(coords, tissue)}
+    diagnostics = {**found.diagnostics, "mode": found.mode, "unfilled": unfilled(coords[:n_cells], tissue)}
     diagnostics["profile"] = {**found.profile, **clock.seconds}
-    placed = canonical(coords)
     turn = lay_on(coords - coords.mean(0), placed.coords)
     return {
-        "coords": placed.coords.astype(np.float32),
+        "coords": placed.coords[:n_cells].astype(np.float32),
         "radius50": radius50.astype(np.float32),
         "radius90": radius90.astype(np.float32),
         "outside": outside,
-        "samples": ((samples - coords.mean(0)) @ turn).astype(np.float32),
+        "samples": ((samples[:, :n_cells] - coords.mean(0)) @ turn).astype(np.float32),
         "slides": [((spots - coords.mean(0)) @ turn).astype(np.float32) for spots in tissue],
         "status": status,
         "diagnostics": diagnostics,

@@ -75,7 +75,7 @@ def run(
     from spatialgears.check import cost_of
     from spatialgears.cost import require_memory
     from spatialgears.model import GEARS
-    from spatialgears.summary import write_summary
+    from spatialgears.summary import warnings_of, write_summary
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import judge_all, named, sample_cells
 
@@ -140,6 +140,7 @@ def run(
             spatial_key=inputs.spatial_key,
             command=inputs.command,
         )
+        manifest["warnings"] = warnings_of(model, placed)
         manifest["results"] = {
             path.name: fingerprint(path) for path in (out.cells, out.report) if path.exists()
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -52,6 +53,11 @@ class RunFolder:
     def report(self) -> Path:
         """The report."""
         return self.root / "report.html"
+
+    def warnings(self) -> list[str]:
+        """What the run found odd, as its manifest tells."""
+        told: list[str] = json.loads(self.manifest.read_text(encoding="utf-8")).get("warnings", [])
+        return told
 
     @property
     def log(self) -> Path:

@@ -24,8 +24,24 @@ LEVELS: tuple[tuple[float, Verdict], ...] = ((0.75, "good"), (0.5, "fair"), (0.2
 #: A correlation that chance reaches more often than this is no signal, however large.
 CHANCE = 0.001
 PERMUTATIONS, TESTED = 999, 250  # of the test for chance, and the most spots it looks at
+MISSED_SLIDE = "Held-out slide"  # so begin titles of checks on slides that were missed as a whole
+#: What a verdict means, where neighbours are right and where they are not.
+MEANING: Mapping[Verdict, tuple[str, str]] = {
+    "good": (
+        "neighbours are right, and so are long distances",
+        "long distances are right; who is next to whom is less so",
+    ),
+    "fair": (
+        "neighbours are mostly right; read long distances with care",
+        "the large-scale layout is right; who is next to whom is not to be relied on",
+    ),
+    "weak": (
+        "neighbours are mostly right; long distances are not to be relied on",
+        "the layout is right only in outline; read it with care",
+    ),
+}
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
-LOCAL, GLOBAL = 0.8, 0.6  # edge AUC and Spearman from which neighbours, and long distances, are called right
+LOCAL = 0.8  # edge AUC from which neighbours are called right
 
 
 @dataclass(frozen=True)
@@ -120,7 +136,7 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: Verdict) -> str:
-    near, far = model["edge_auc"] >= LOCAL, model["spearman"] >= GLOBAL
+    near = model["edge_auc"] >= LOCAL
     if verdict == "none" and model["spearman"] >= LEVELS[-1][0]:
         told = (
             f"No spatial signal was found: {model['spearman']:.2f} is what chance reaches with so few spots. Do not use "
@@ -128,14 +144,8 @@ def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: 
         )
     elif verdict == "none":
         told = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
-    elif near and far:
-        told = f"{verdict}: neighbours are right, and so are long distances."
-    elif near:
-        told = f"{verdict}: neighbours are mostly right; long distances are not to be relied on."
-    elif far:
-        told = f"{verdict}: the large-scale layout is right; who is next to whom is not to be relied on."
     else:
-        told = f"{verdict}: the layout is right only in outline; read it with care."
+        told = f"{verdict}: {MEANING[verdict][0 if near else 1]}."
     told = told[0].upper() + told[1:]
     if reference:
         gain = model["spearman"] - reference["spearman"]
@@ -151,6 +161,7 @@ def warnings(
     checks: Sequence[SelfCheck],
     *,
     morans_i: NDArray[Any],
+    n_slides: int = 1,
     outside: NDArray[np.bool_] | None = None,
     unfilled: float | None = None,
     radius90: NDArray[Any] | None = None,
@@ -163,6 +174,8 @@ def warnings(
         The self-checks.
     morans_i
         (G,) of the panel's genes.
+    n_slides
+        Slides that the model was fitted on.
     outside
         (N,) cells whose expression no slide supports.
     unfilled
@@ -175,6 +188,11 @@ def warnings(
         found.append(
             "No self-check: no spots were held out (geometry.crossfit = 0, or slides too small), so how good the places "
             "are is not known."
+        )
+    elif n_slides > 1 and not any(check.title.startswith(MISSED_SLIDE) for check in checks):
+        found.append(
+            "No slide was held out as a whole (geometry.slide_steps = 0, as in the preset quick): cells of another section "
+            "may be placed much worse than the held-out spots, and radii are too narrow for them."
         )
     worst = min((float(np.nan_to_num(check.model["spearman"])) for check in checks), default=1.0)
     verdicts = {judge(check.model["spearman"], check.p_value) for check in checks}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,7 @@ Set = Annotated[
         "--set", metavar="STAGE.KEY=VALUE", rich_help_panel=_CONFIG, help="Set one value; repeatable."
     ),
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result of gears.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, and nothing else, to standard output.")]
 
 
@@ -153,8 +155,8 @@ def is_large(path: str) -> bool:
     return sum(file.stat().st_size for file in files if file.is_file()) > LARGE_FILE
 
 
-def require_output(out: Path, suffix: str, inputs: Sequence[str | Path]) -> None:
-    """Refuse to write over an input, into one, or over a file that this program did not make."""
+def require_output(out: Path, suffix: str, inputs: Sequence[str | Path], *, overwrite: bool = False) -> None:
+    """Refuse to write over an input, into one, over a file, unless it is to be replaced, or where nothing can be."""
     if out.suffix != suffix:
         raise InputError(
             f"-o expects a {suffix} file, found {out}.", f"For example: -o {out.with_suffix(suffix)}"
@@ -170,6 +172,16 @@ def require_output(out: Path, suffix: str, inputs: Sequence[str | Path]) -> None
         raise InputError(
             f"{out} is there already, and was not made by gears.", "Name another file, or move this one away."
         )
+    if target.exists() and not overwrite:
+        raise InputError(f"{out} is there already.", "Name another file, or say --overwrite.")
+    folder = next(parent for parent in target.parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"Cannot write to {folder}: {error.strerror}.", "Name another file with -o."
+        ) from None
 
 
 def _ours(path: Path) -> bool:

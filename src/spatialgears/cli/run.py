@@ -81,7 +81,11 @@ def run(
     command = shlex.join(["gears", *sys.argv[1:]])
     inputs = RunInputs(st, sc, read, spatial_key, normalised, command, options=given)
     with ProgressView() as progress:
-        folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
+        try:
+            folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
+        except KeyboardInterrupt:
+            progress.tell(f"Stopped. Run the same command again, and it goes on in {out}.")
+            raise
     if is_first():
         _tell(folder, as_json=as_json)
 
@@ -187,7 +191,7 @@ def fit(
     if not is_first():
         return
     fitted.save(model)
-    _tell_checks(fitted)
+    _tell_checks(fitted, fitted.warnings_)
     typer.echo(f"The model is in {model}")
 
 
@@ -198,9 +202,11 @@ def reconstruct(
         Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="The .h5ad file to write.")
     ],
     layer: options.Layer = None,
+    sc_layer: options.ScLayer = None,
     sc_genes: options.ScGenes = None,
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
+    overwrite: options.Overwrite = False,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="assembly.KEY=VALUE", help="Set a value of stage D; repeatable."),
@@ -212,7 +218,7 @@ def reconstruct(
     """Place cells with a fitted model."""
     options.require_room()
     options.check_paths([sc])
-    options.require_output(out, ".h5ad", [sc, model])
+    options.require_output(out, ".h5ad", [sc, model], overwrite=overwrite)
     from spatialgears.config import Config
 
     settings = launch.on_devices(Config.preset(), devices, num_nodes)
@@ -232,7 +238,9 @@ def reconstruct(
             f"The model is fitted already; found --set {' --set '.join(assignments or [])}.",
             "Set values of stage D (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
         )
-    cells = read(sc, layer=layer, genes=sc_genes, transpose=transpose, backed=options.is_large(sc))
+    cells = read(
+        sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=options.is_large(sc)
+    )
     placed = _place(fitted, cells, normalised=normalised, assembly=config.assembly)
     if not is_first():
         return
@@ -240,7 +248,9 @@ def reconstruct(
     typer.echo(placed.status)
     if profile:
         output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})
-    _tell_checks(fitted)
+    from spatialgears.summary import warnings_of
+
+    _tell_checks(fitted, warnings_of(fitted, placed))
     typer.echo(f"The cells with their places are in {out}, obsm['X_gears']")
 
 
@@ -261,12 +271,13 @@ def report(
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Write the report of a fitted model and the cells it places."""
     slides = st or []
     options.require_room()
     options.check_paths([*slides, sc])
-    options.require_output(out, ".html", [*slides, sc, model])
+    options.require_output(out, ".html", [*slides, sc, model], overwrite=overwrite)
     from spatialgears.model import GEARS
     from spatialgears.summary import write_summary
     from spatialgears.validate import validate_inputs
@@ -317,9 +328,11 @@ def _place(
         return model.reconstruct(cells, normalised=normalised or None, assembly=assembly, progress=progress)
 
 
-def _tell_checks(model: GEARS) -> None:
+def _tell_checks(model: GEARS, warnings: list[str]) -> None:
     for check in model.checks_:
         typer.echo(f"{check.title}: {check.words}")
+    if warnings:
+        typer.echo("\n".join(["Warnings", *(f"  - {text}" for text in warnings)]))
 
 
 def _tell(folder: RunFolder, *, as_json: bool) -> None:
@@ -329,7 +342,8 @@ def _tell(folder: RunFolder, *, as_json: bool) -> None:
     files = {"cells": folder.cells, "model": folder.model, "report": folder.report, "log": folder.log}
     if as_json:
         facts: dict[str, Any] = {name: str(path) for name, path in files.items() if path.exists()}
-        output.emit_json(facts | {"self_check": [check.to_dict() for check in model.checks_]})
+        checks = [check.to_dict() for check in model.checks_]
+        output.emit_json(facts | {"self_check": checks, "warnings": folder.warnings()})
         return
-    _tell_checks(model)
+    _tell_checks(model, folder.warnings())
     output.lines("Written", {name: str(path) for name, path in files.items() if path.exists()})

@@ -22,7 +22,7 @@ def facts(content: ReportContent) -> str:
     """The few numbers one wants first."""
     rows = [("cells placed", f"{len(content.coords):,}")]
     if content.slides:
-        rows.append(("slides", f"{len(content.slides):,}"))
+        rows.append(("slides" if len(content.slides) > 1 else "slide", f"{len(content.slides):,}"))
         rows.append(("spots", f"{sum(len(slide.coords) for slide in content.slides):,}"))
     if content.domains is not None:
         rows.append(("domains", f"{len(palette.encode(pd.Series(content.domains)).names):,}"))

@@ -98,7 +98,6 @@ def report_content(
     """
     genes = [gene for gene in model.panel_.genes[:SHOWN_GENES] if gene in cells.var_names]
     titles = slide_titles(names) or [f"slide {i + 1}" for i in range(len(slides))]
-    warnings = [*model.warnings_, *_warnings(model, placed)]
     seed = model.config.seed
     subject = subject_of(
         placed,
@@ -118,7 +117,7 @@ def report_content(
         coords=placed.coords,
         names=list(placed.obs_names),
         summary=_summary(model, placed),
-        warnings=list(dict.fromkeys(warnings)),
+        warnings=warnings_of(model, placed),
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
             _row("cells", cells, total, "cells"),
@@ -158,14 +157,17 @@ def slide_titles(names: Sequence[str]) -> list[str]:
     return titles
 
 
-def _warnings(model: GEARS, placed: Reconstruction) -> list[str]:
-    return selfcheck.warnings(
+def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:
+    """All that is odd about the inputs, the model and the places, in words."""
+    found = selfcheck.warnings(
         model.checks_,
         morans_i=model.panel_.morans_i,
+        n_slides=len(placed.slides),
         outside=placed.outside,
         unfilled=placed.diagnostics.get("unfilled"),
         radius90=placed.radius90,
     )
+    return list(dict.fromkeys([*model.warnings_, *found]))
 
 
 def _summary(model: GEARS, placed: Reconstruction) -> list[str]:
@@ -195,7 +197,8 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
         return []
     guard, mixing, nearest = facts["guard"], facts["mixing"], facts["nearest"]
     names = {"encoder": "trained encoder", "reference": "components of weighted genes"}
-    chosen = f"The {names[guard['choice']]} was used" + (
+    verb = "were" if guard["choice"] == "reference" else "was"
+    chosen = f"The {names[guard['choice']]} {verb} used" + (
         ", as the configuration asks." if guard["forced"] else "."
     )
     text = (

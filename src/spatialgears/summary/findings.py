@@ -87,7 +87,7 @@ def registration(subject: Subject) -> Section:
         f"The reconstruction, turned{', mirrored' if fit['mirrored'] else ''} and scaled onto {title}: each cell, with "
         "its surroundings, was matched to the most similar spots, and the motion that most matches agree on was taken.",
         _judged(
-            fit["explained"],
+            min(fit["explained"], fit["coverage"]),
             "The matches agree: the cells can be read in the slide's own frame.",
             "The matches agree roughly: trust the overall pose, not details.",
             "The matches hardly agree: this pose may be wrong.",

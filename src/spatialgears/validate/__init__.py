@@ -198,7 +198,7 @@ def validate_cells(
         raise InputError(
             f"{name}: {missing.sum():,} of the model's {len(genes):,} genes are missing, {lost:.0%} of their weight (at "
             f"most {MOST_MISSING:.0%} may be), e.g. {', '.join(genes[missing][:5])}.",
-            names_of.likely_cause(known, one),
+            f"{names_of.likely_cause(known, one)} A fitted model's names stay as they are: change those of the cells.",
         )
     counts = _read_values(matrix, one, genes[~missing], rows)
     warnings = [note] if note else []
