@@ -186,9 +186,10 @@ def _depth_ratio(valid: ValidInputs) -> float | None:
 def _agreement(valid: ValidInputs) -> float | None:
     if valid.cells is None or "scaled" in valid.forms:
         return None
-    means = [np.asarray(matrix.mean(axis=0)).ravel() for matrix in (sparse.vstack(valid.slides), valid.cells)]
+    both = (sparse.vstack(valid.slides), valid.cells)
+    means = [np.asarray(matrix.mean(axis=0, dtype=np.float64)).ravel() for matrix in both]
     logs = [np.log1p(1e4 * mean / max(mean.sum(), 1e-12)) for mean in means]
-    return float(np.corrcoef(*logs)[0, 1]) if all(log.std() > 0 for log in logs) else None
+    return float(np.corrcoef(*logs)[0, 1]) if all(log.std() > 1e-6 for log in logs) else None
 
 
 def _spatial_genes(valid: ValidInputs, config: Config) -> int:

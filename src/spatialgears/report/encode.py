@@ -76,8 +76,10 @@ def _fields(content: ReportContent, order: np.ndarray) -> list[dict[str, Any]]:
 
     obs = dict(content.obs) | ({} if content.domains is None else {DOMAIN: content.domains})
     fields = [
-        field("Cells", name, values, [s.obs.get(name) for s in content.slides])
-        for name, values in obs.items()
+        field("Cells", name, obs[name], [s.obs.get(name) for s in content.slides])
+        for name in sorted(
+            obs, key=lambda name: _series(obs[name]).dtype == bool
+        )  # the first one is shown first
     ]
     if content.uncertainty is not None:
         fields.append(field("Cells", UNCERTAINTY, content.uncertainty, []) | {"unit": content.unit})

@@ -117,8 +117,9 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
         return ""
     coded = palette.encode(pd.Series(content.domains))
     colors = next(dict(zip(f["names"], f["colors"], strict=True)) for f in fields if f["name"] == DOMAIN)
+    columns = {name: pd.Series(values) for name, values in content.obs.items()}
     labels = next(
-        (name for name, values in content.obs.items() if palette.is_categorical(pd.Series(values))), None
+        (name for name, one in columns.items() if palette.is_categorical(one) and one.dtype != bool), None
     )
     titles = ["Domain", "Cells", "Share"]
     titles += ["Median 90% radius"] if content.uncertainty is not None else []
@@ -131,7 +132,7 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
         if content.uncertainty is not None:
             row.append(_median(np.asarray(content.uncertainty)[inside]))
         if labels is not None:
-            shares = pd.Series(content.obs[labels])[inside].value_counts(normalize=True)
+            shares = columns[labels][inside].value_counts(normalize=True)
             row.append(f"{escape(str(shares.index[0]))} ({shares.iloc[0]:.0%})" if len(shares) else "–")
         rows.append(row)
     button = '<p><button type="button" data-color="domain">Colour the map by domain</button></p>'
