@@ -144,7 +144,8 @@ def processes(folder: Path, size: int = PROCESSES_AT) -> dict[str, float]:
         command = [*_pinned(devices), sys.executable, "-m", "spatialgears", "reconstruct"]
         command += ["-m", str(folder / "model"), "--sc", str(cells), "-o", str(folder / "placed.h5ad")]
         start = time.perf_counter()
-        subprocess.run([*command, "--devices", str(devices)], check=True, capture_output=True)
+        command += ["--overwrite", "--devices", str(devices)]
+        subprocess.run(command, check=True, capture_output=True)
         found[f"{devices} process{'es' * (devices > 1)}"] = time.perf_counter() - start
     cells.unlink()
     return {"cells": size, **found, "speed-up": found["1 process"] / found["2 processes"]}
