@@ -71,6 +71,13 @@ def test_what_was_not_read_of_the_source_is_kept(placed, adata, tmp_path, suffix
     np.testing.assert_array_equal(found.obsm["X_gears"], placed.coords)
 
 
+def test_a_source_of_other_cells_is_refused(placed, adata, tmp_path):
+    adata[:30].copy().write_h5ad(tmp_path / "few.h5ad")
+    with pytest.raises(InputError, match=r"few\.h5ad holds 30 cells, and 40 were placed"):
+        placed.write(adata, tmp_path / "out.h5ad", source=tmp_path / "few.h5ad")
+    assert not (tmp_path / "out.h5ad").exists()
+
+
 def test_distances_agree_with_each_other(placed):
     full = squareform(pdist(placed.coords.astype(np.float64)))
     np.testing.assert_allclose(placed.distance_matrix(), full, rtol=1e-5)

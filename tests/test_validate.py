@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from spatialgears.check import check_inputs
 from spatialgears.errors import InputError
 from spatialgears.validate import counts as counts_module
 from spatialgears.validate import validate_inputs
@@ -394,6 +395,8 @@ def test_half_precision_is_read_as_single(slide):
 
 def test_names_of_the_slides_alone_are_enough(slide, cells):
     assert validate_inputs(slide, cells, names=["a.h5ad"]).cells is not None
+    report = check_inputs([slide], cells, names=["a.h5ad"])
+    assert (report.slides[0].name, report.cells.name) == ("a.h5ad", "the cells")
 
 
 def test_a_digest_is_of_values_places_and_genes(slide, cells):

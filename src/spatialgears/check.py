@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from spatialgears.config import Config
 from spatialgears.cost import Cost, predict_cost
-from spatialgears.validate import ValidInputs, validate_inputs
+from spatialgears.validate import ValidInputs, input_names, validate_inputs
 from spatialgears.validate.sampling import judge_all, named, sample_cells
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def check_inputs(
         If they cannot be used.
     """
     config = config or Config.preset()
-    names = list(names or [*(f"slide {i + 1}" for i in range(len(slides))), "the cells"])
+    names = input_names(names, len(slides))
     rows, told = None, list(names)
     if cells is not None:
         rows, told[len(slides)] = sample_cells(cells, seed=config.seed), named(names[len(slides)], cells)
@@ -128,8 +128,8 @@ def check_inputs(
         shared_genes=len(valid.genes),
         panel_genes=panel,
         spatial_genes=spatial,
-        depth_ratio=_depth_ratio(valid),
-        agreement=_agreement(valid),
+        depth_ratio=depth_ratio(valid),
+        agreement=agreement_of(valid),
         odd=[],
         cost=cost,
     )
@@ -176,14 +176,16 @@ def _depths(counts: sparse.csr_matrix) -> np.ndarray:
     return np.asarray(counts.sum(axis=1)).ravel()
 
 
-def _depth_ratio(valid: ValidInputs) -> float | None:
+def depth_ratio(valid: ValidInputs) -> float | None:
+    """Median depth of spots over that of cells; None without cells or counts."""
     if valid.cells is None or valid.kind != "counts":
         return None
     spots = np.concatenate([_depths(slide) for slide in valid.slides])
     return float(np.median(spots) / max(np.median(_depths(valid.cells)), 1))
 
 
-def _agreement(valid: ValidInputs) -> float | None:
+def agreement_of(valid: ValidInputs) -> float | None:
+    """Correlation between slides and cells of the log mean expression of genes; None where it has no meaning."""
     if valid.cells is None or "scaled" in valid.forms:
         return None
     both = (sparse.vstack(valid.slides), valid.cells)
@@ -203,10 +205,12 @@ def _spatial_genes(valid: ValidInputs, config: Config) -> int:
     return int((np.mean(per_slide, axis=0) > SPATIAL).sum())
 
 
-def unlike(valid: ValidInputs, config: Config) -> list[str]:
-    """In what slides and cells are so unlike that they may not belong together, or be swapped; in words."""
+def unlike(ratio: float | None, agreement: float | None, config: Config) -> list[str]:
+    """Whether slides and cells may not belong together, or be swapped, in words.
+
+    By :func:`depth_ratio` and :func:`agreement_of`.
+    """
     odd = []
-    ratio, agreement = _depth_ratio(valid), _agreement(valid)
     if ratio is not None and ratio < SHALLOW and config.expression.thinning:
         odd.append(
             f"Spots have {ratio:.2g} of the depth of cells; thinning cannot deepen them. Were slides and cells swapped?"
@@ -217,7 +221,7 @@ def unlike(valid: ValidInputs, config: Config) -> list[str]:
 
 
 def _odd(report: CheckReport, valid: ValidInputs, config: Config) -> list[str]:
-    odd = unlike(valid, config)
+    odd = unlike(report.depth_ratio, report.agreement, config)
     if report.spatial_genes < 10:
         odd.append(f"Only {report.spatial_genes} genes vary over the slides (Moran's I above {SPATIAL}).")
     matrices = [*valid.slides, *([valid.cells] if valid.cells is not None else [])]

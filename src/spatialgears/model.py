@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from spatialgears import store
-from spatialgears.check import cost_of, unlike
+from spatialgears.check import agreement_of, cost_of, depth_ratio, unlike
 from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.cost import predict_cost, require_memory
 from spatialgears.engine import Progress, silent, threads
@@ -20,7 +20,7 @@ from spatialgears.fitting import Fitted, fit_model
 from spatialgears.placing import place
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.selfcheck import SelfCheck
-from spatialgears.validate import validate_cells, validate_inputs
+from spatialgears.validate import input_names, validate_cells, validate_inputs
 from spatialgears.validate.sampling import judge_all, named, sample_cells
 from spatialgears.words import number
 
@@ -118,8 +118,8 @@ class GEARS:
         >>> tissue = sg.datasets.simulate_tissue(n_cells=500)
         >>> model = sg.GEARS(sg.Config.preset("quick")).fit(tissue.slides, tissue.cells)  # doctest: +SKIP
         """
-        names = list(names or [])
-        told = [*names[:-1], named(names[-1], cells)] if names else []
+        slides = [slides] if hasattr(slides, "obsm") else list(slides)
+        names = input_names(names, len(slides))
         inputs = validate_inputs(
             slides,
             cells,
@@ -127,11 +127,11 @@ class GEARS:
             layer=layer,
             spatial_key=spatial_key,
             normalised=normalised,
-            names=told,
+            names=[*names[:-1], named(names[-1], cells)],
         )
-        judge_all(cells, layer=layer, normalised=normalised, name=names[-1] if names else "the cells")
+        judge_all(cells, layer=layer, normalised=normalised, name=names[-1])
         require_memory(cost_of(inputs, self.config))
-        inputs.warnings.extend(unlike(inputs, self.config))
+        inputs.warnings.extend(unlike(depth_ratio(inputs), agreement_of(inputs), self.config))
         with threads(self.config.threads):
             self._fitted = fit_model(
                 inputs,

@@ -145,8 +145,7 @@ def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: 
     elif verdict == "none":
         told = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
     else:
-        told = f"{verdict}: {MEANING[verdict][0 if near else 1]}."
-    told = told[0].upper() + told[1:]
+        told = f"{verdict.capitalize()}: {MEANING[verdict][0 if near else 1]}."
     if reference:
         gain = model["spearman"] - reference["spearman"]
         compared = "better than" if gain > 0.01 else "worse than" if gain < -0.01 else "about as good as"

@@ -31,17 +31,8 @@ def check(
 ) -> None:
     """Report on slides and cells: counts, genes, depth, overlap, oddities, time and memory of a run."""
     settings = options.load_config(preset, config, assignments)
-    inputs = options.read_inputs(
-        st,
-        sc,
-        layer=layer,
-        sc_layer=sc_layer,
-        st_genes=st_genes,
-        sc_genes=sc_genes,
-        coordinates=coordinates,
-        transpose=transpose,
-        backed=True,
-    )
+    how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
+    inputs = options.read_inputs(st, sc, how, backed=True)
     from spatialgears.check import check_inputs  # after reading: a wrong path is told at once
 
     report = check_inputs(

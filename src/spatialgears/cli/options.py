@@ -216,6 +216,21 @@ def require_room() -> None:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How ``--st`` and ``--sc`` are to be understood, in the order in which commands have these options."""
+
+    layer: str | None = None
+    sc_layer: str | None = None
+    st_genes: str | None = None
+    sc_genes: str | None = None
+    coordinates: Sequence[str] | None = None
+    transpose: bool = False
+
+
+AS_THEY_ARE = Reading()
+
+
+@dataclass(frozen=True)
 class Inputs:
     """Slides and cells as read, and what to call them in messages."""
 
@@ -225,21 +240,12 @@ class Inputs:
 
 
 def read_inputs(
-    st: Sequence[str],
-    sc: str | None,
-    *,
-    layer: str | None = None,
-    sc_layer: str | None = None,
-    st_genes: str | None = None,
-    sc_genes: str | None = None,
-    coordinates: Sequence[str] | None = None,
-    transpose: bool = False,
-    backed: bool = False,
+    st: Sequence[str], sc: str | None, how: Reading = AS_THEY_ARE, *, backed: bool = False
 ) -> Inputs:
     """Read what ``--st`` and ``--sc`` name; layers are put in ``.X``, gene columns in ``.var_names``."""
     from spatialgears.io import read
 
-    places: list[str | None] = [*coordinates] if coordinates else [None]
+    places: list[str | None] = [*how.coordinates] if how.coordinates else [None]
     if len(places) == 1:
         places *= len(st)
     if len(places) != len(st):
@@ -250,10 +256,10 @@ def read_inputs(
     slides = [
         read(
             path,
-            layer=layer,
-            genes=st_genes,
+            layer=how.layer,
+            genes=how.st_genes,
             coordinates=_places(place),
-            transpose=transpose,
+            transpose=how.transpose,
             backed=backed,
         )
         for path, place in zip(st, places, strict=True)
@@ -261,7 +267,9 @@ def read_inputs(
     cells = None
     if sc is not None:
         large = backed or is_large(sc)
-        cells = read(sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=large)
+        cells = read(
+            sc, layer=how.sc_layer or how.layer, genes=how.sc_genes, transpose=how.transpose, backed=large
+        )
     return Inputs(slides, cells, _short([*st, *([] if sc is None else [sc])]))
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,28 +67,17 @@ def run(
     from spatialgears.run import RunInputs
     from spatialgears.run import run as run_all
 
-    given: dict[str, Any] = {
-        "layer": layer,
-        "sc_layer": sc_layer,
-        "st_genes": st_genes,
-        "sc_genes": sc_genes,
-        "coordinates": coordinates,
-        "transpose": transpose,
-    }
+    how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
 
     def read() -> tuple[list[AnnData], AnnData]:
-        inputs = options.read_inputs(st, sc, **given)
+        inputs = options.read_inputs(st, sc, how)
         assert inputs.cells is not None
         return inputs.slides, inputs.cells
 
     command = shlex.join(["gears", *sys.argv[1:]])
-    inputs = RunInputs(st, sc, read, spatial_key, normalised, command, options=given)
-    with ProgressView() as progress:
-        try:
-            folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
-        except KeyboardInterrupt:
-            progress.tell(f"Stopped. Run the same command again, and it goes on in {out}.")
-            raise
+    inputs = RunInputs(st, sc, read, spatial_key, normalised, command, options=asdict(how))
+    with _followed(out) as progress:
+        folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
     if is_first():
         _tell(folder, as_json=as_json)
 
@@ -124,7 +116,7 @@ def demo(
         ["gears", "run", *(part for path in paths for part in ("--st", path)), "--sc", str(sc)]
     )
     inputs = RunInputs(paths, str(sc), lambda: ([read(path) for path in st], read(sc)), command=command)
-    with ProgressView() as progress:
+    with _followed(out) as progress:
         folder = run_all(inputs, out / "run", settings, progress=progress, tell=progress.tell)
     known = read(truth).obsm["spatial"]
     rows = {
@@ -165,16 +157,8 @@ def fit(
         raise InputError(f"{model} exists and is not empty.", "Choose another folder with --model.")
     if launch.launched(settings):
         return
-    inputs = options.read_inputs(
-        st,
-        sc,
-        layer=layer,
-        sc_layer=sc_layer,
-        st_genes=st_genes,
-        sc_genes=sc_genes,
-        coordinates=coordinates,
-        transpose=transpose,
-    )
+    how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
+    inputs = options.read_inputs(st, sc, how)
     from spatialgears.model import GEARS
     from spatialgears.processes import is_first
 
@@ -284,16 +268,8 @@ def report(
     from spatialgears.validate.sampling import sample_cells
 
     fitted = GEARS.load(model)
-    inputs = options.read_inputs(
-        slides,
-        sc,
-        layer=layer,
-        sc_layer=sc_layer,
-        st_genes=st_genes,
-        sc_genes=sc_genes,
-        coordinates=coordinates,
-        transpose=transpose,
-    )
+    how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
+    inputs = options.read_inputs(slides, sc, how)
     assert inputs.cells is not None
     if slides:
         validate_inputs(
@@ -319,6 +295,17 @@ def report(
     if not written:
         raise InputError("The report needs plotly.", "Install it with: pip install 'spatialgears[report]'")
     typer.echo(f"The report is {out}")
+
+
+@contextmanager
+def _followed(out: Path) -> Iterator[ProgressView]:
+    """The progress of a run; one that is stopped says how to go on."""
+    with ProgressView() as progress:
+        try:
+            yield progress
+        except KeyboardInterrupt:
+            progress.tell(f"Stopped. Run the same command again, and it goes on in {out}.")
+            raise
 
 
 def _place(

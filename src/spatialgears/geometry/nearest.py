@@ -103,12 +103,11 @@ def best_weight(
         (m,) given where whole slides were missed: then slides count alike, and their number makes it. Spots of a slide
         are wrong together.
     """
-    _, which, views = (spot if slide is None else slide).unique(return_inverse=True, return_counts=True)
+    unit = spot if slide is None else slide
+    _, which, views = unit.unique(return_inverse=True, return_counts=True)
     shares = torch.linspace(0, 1, 101)
     error = torch.stack([(torch.lerp(generated, nearest, w) - truth).square().sum(1) for w in shares])
-    error = (
-        torch.zeros(len(shares), len(views)).index_add(1, which, error) / views
-    )  # (shares, spots or slides)
+    error = torch.zeros(len(shares), len(views)).index_add(1, which, error) / views  # (shares, units)
     excess = error - error[error.mean(1).argmin()]
     within = excess.mean(1) <= excess.std(1) / len(views) ** 0.5
     return float(shares[int(within.float().argmax())])

@@ -153,7 +153,7 @@ def _writing(path: str | Path) -> Iterator[None]:
     """Turn a writer's failure into an error of the disk, or one that names the file."""
     try:
         yield
-    except OSError:
+    except (OSError, InputError):
         raise
     except Exception as error:
         told = str(error)
@@ -179,6 +179,11 @@ def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replaci
     with atomic_path(path) as temporary, _writing(path):
         stored.copy_as_h5ad(Path(source), temporary)
         with h5py.File(temporary, "r+") as file:
+            if (held := len(read_elem(file["obs"]))) != added.n_obs:
+                raise InputError(
+                    f"{source} holds {held:,} cells, and {added.n_obs:,} were placed.",
+                    "Name the file they came from.",
+                )
             write_elem(file, "obs", added.obs)
             if len(read_elem(file["var"])) == added.n_vars:
                 write_elem(file, "var", added.var)

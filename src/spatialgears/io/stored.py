@@ -98,15 +98,16 @@ def source_of(adata: AnnData) -> Path | None:
 
 def store_at(path: str | Path) -> Path | None:
     """The ``.h5ad`` file or ``.zarr`` folder at a path, if it is one that results can be added to a copy of."""
-    import h5py
-    import zarr
-
     path = Path(path).expanduser()
     try:
         if path.suffix == ".h5ad" and path.is_file():
+            import h5py
+
             with h5py.File(path) as file:
                 return path if is_current(file) else None
         if path.suffix == ".zarr" and path.is_dir():
+            import zarr
+
             return path if is_current(zarr.open_group(str(path), mode="r")) else None
     except (OSError, ValueError):
         return None

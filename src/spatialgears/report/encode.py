@@ -75,12 +75,8 @@ def _fields(content: ReportContent, order: np.ndarray) -> list[dict[str, Any]]:
         return {"group": group, "name": name, **coded}
 
     obs = dict(content.obs) | ({} if content.domains is None else {DOMAIN: content.domains})
-    fields = [
-        field("Cells", name, obs[name], [s.obs.get(name) for s in content.slides])
-        for name in sorted(
-            obs, key=lambda name: _series(obs[name]).dtype == bool
-        )  # the first one is shown first
-    ]
+    names = sorted(obs, key=lambda name: _series(obs[name]).dtype == bool)  # the map begins with the first
+    fields = [field("Cells", name, obs[name], [s.obs.get(name) for s in content.slides]) for name in names]
     if content.uncertainty is not None:
         fields.append(field("Cells", UNCERTAINTY, content.uncertainty, []) | {"unit": content.unit})
     return fields + [

@@ -79,6 +79,12 @@ class ValidInputs:
         return found.hexdigest()
 
 
+def input_names(names: Sequence[str] | None, n_slides: int) -> list[str]:
+    """What to call slides and cells, in this order, where not all are named."""
+    defaults = [*(f"slide {i + 1}" for i in range(n_slides)), "the cells"]
+    return [*(names or []), *defaults[len(names or []) :]]
+
+
 def validate_inputs(
     slides: Sequence[AnnData] | AnnData,
     cells: AnnData | None = None,
@@ -118,8 +124,7 @@ def validate_inputs(
     """
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     everything = [*slides, *([] if cells is None else [cells])]
-    defaults = [*(f"slide {i + 1}" for i in range(len(slides))), "the cells"]
-    names = [*(names or []), *defaults[len(names or []) :]]
+    names = input_names(names, len(slides))
     _check_types(everything, len(slides), names)
     problems: list[InputError] = []
     warnings: list[str] = []
