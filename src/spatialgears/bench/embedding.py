@@ -1,17 +1,14 @@
 """Does stage A keep place? Nearest neighbours in its embedding, against the reference, and one row per term.
 
-    python -m spatialgears.bench.embedding --data DIR [--seeds 3] [--only mouse_atlas] [--ablation]
-
 Every embedding is scored alike: cells are placed at the mean of their five nearest spots by cosine, slide by
 slide, and distances are compared with the true ones. Coordinates of the cells are used for this score alone.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +18,12 @@ import torch
 from sklearn.decomposition import PCA
 
 from spatialgears import datasets
-from spatialgears.bench.assembly import as_table
+from spatialgears.bench import protocols
 from spatialgears.bench.references import coords_of, shared_genes
+from spatialgears.bench.store import Store
 from spatialgears.config import Config
 from spatialgears.datasets import Tissue
-from spatialgears.engine import numpy_rng, threads
+from spatialgears.engine import numpy_rng
 from spatialgears.expression.normalise import dense, log_normalise
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import knn_places, reference_encoder
@@ -119,35 +117,34 @@ def mixing_before(sources: Sequence[sp.csr_matrix], *, seed: int, limit: int = 2
 
 
 def rows(
-    names: Iterable[str], variants: Mapping[str, Sequence[str]], *, root: Path | None, seeds: int
+    names: Iterable[str],
+    variants: Mapping[str, Sequence[str]],
+    *,
+    root: Path | None,
+    seeds: int,
+    folder: Path,
 ) -> Iterator[dict[str, Any]]:
-    """Means over seeds, one row for each set and variant; variants are ``key=value`` of the expression stage."""
+    """Means over seeds, one row for each set and variant; variants are ``key=value`` of the expression stage.
+
+    What was measured is kept in ``folder``, so that a table that was stopped goes on.
+    """
+    store = Store(folder)
     for name in names:
         for title, values in variants.items():
             config = Config().with_values([f"expression.{value}" for value in values])
-            runs = [measure(tissue_of(name, root, seed), config, seed=seed) for seed in range(seeds)]
+            runs = []
+            for seed in range(seeds):
+                tissue = tissue_of(name, root, seed)
+                data = protocols.of_tissue("embedding", name, tissue).fingerprint()
+                runs.append(
+                    store.once(
+                        "embedding",
+                        data,
+                        config.expression.model_dump(mode="json"),
+                        seed,
+                        make=partial(measure, tissue, config, seed=seed),
+                    )
+                )
             means = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
             spread = float(np.std([run["spearman"] for run in runs]))
             yield {"set": name, "variant": title, "spearman": means.pop("spearman"), "sd": spread, **means}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="folder of the benchmark sets")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=SETS, default=SETS)
-    parser.add_argument("--ablation", action="store_true", help="one row per term")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING)
-    variants = ABLATION if options.ablation else {"default": ()}
-    with threads(1):
-        found = []
-        for row in rows(options.only, variants, root=options.data, seeds=options.seeds):
-            found.append(row)
-            print(as_table([row]).splitlines()[-1], flush=True)  # noqa: T201
-    print(as_table(found))  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

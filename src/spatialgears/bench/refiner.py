@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from spatialgears.assembly.canonical import canonical
 from spatialgears.bench import protocols
 from spatialgears.bench.one_model import fitted, seen
 from spatialgears.bench.protocols import Task
+from spatialgears.bench.store import Store
 from spatialgears.config import Config
 from spatialgears.engine import child_seed, numpy_rng, threads
 from spatialgears.geometry.ensemble import Ensemble
@@ -26,8 +28,9 @@ from spatialgears.model import GEARS
 from spatialgears.supervision.targets import procrustes
 
 logger = logging.getLogger(__name__)
-SETS = ("mouse_atlas", "her2st_E", "dlpfc")
-N_CELLS = 4096
+SETS = ("mouse_atlas", "her2st_E")
+#: Cells that are placed and scored; 600 steps over all of a large set would take hours.
+N_CELLS = 2048
 SCORES = (
     "spearman", "stress1", "scale_error", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn",
 )  # fmt: skip
@@ -52,57 +55,68 @@ def tasks(root: Path | None, *, simulated: bool = False) -> Iterator[Task]:
         yield protocols.of_tissue("refiner", name, datasets.load(name, root))
 
 
-def measure(
-    network: Ensemble,
-    features: Tensor,
-    truth: np.ndarray,
-    *,
-    runs: Sequence[tuple[float, int, int]],
-    seed: int,
-) -> Iterator[dict[str, Any]]:
-    """One pass over the cells by the generators, by them and the nearest spots, and refined in each way.
+def ways(network: Ensemble, features: Tensor, *, seed: int) -> dict[str, Callable[[], Tensor]]:
+    """What is compared, each a function that gives its geometry (1, n, d) of all cells in one pass.
 
-    Scores against the truth, and seconds.
+    The generators, these and the nearest spots, and both refined in each of :data:`RUNS`.
     """
-    ways = {"generator": network.generated}
-    if network.nearest is not None:
-        ways["with nearest spots"] = network
-    for name, way in ways.items():
-        begin = time.perf_counter()
-        base = way(features[None])
-        yield {"run": name, **_scores(base, truth), "seconds": time.perf_counter() - begin}
-    for sigma, steps, count in runs:
-        begin = time.perf_counter()
+    x = features[None]
+
+    def refined(sigma: float, steps: int, count: int) -> Tensor:
+        base = network(x)
         total = torch.zeros_like(base)
         for number in range(count):
             seeds = torch.tensor([child_seed(seed, "refiner", number) % 2**62])
-            sample = network.sample(features[None], steps=steps, sigma_start=sigma, seeds=seeds)
+            sample = network.sample(x, steps=steps, sigma_start=sigma, seeds=seeds)
             total += sample @ procrustes(sample, base)
-        what = f"{sigma:g} sigma, {steps} steps" + (f", mean of {count}" if count > 1 else "")
-        yield {"run": what, **_scores(total / count, truth), "seconds": time.perf_counter() - begin}
+        return total / count
+
+    found: dict[str, Callable[[], Tensor]] = {"generator": lambda: network.generated(x)}
+    if network.nearest is not None:
+        found["with nearest spots"] = lambda: network(x)
+    for sigma, steps, count in RUNS:
+        name = f"{sigma:g} sigma, {steps} steps" + (f", mean of {count}" if count > 1 else "")
+        found[name] = partial(refined, sigma, steps, count)
+    return found
+
+
+def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, float]]:
+    """Every way of one model, scored against the truth of as many cells; what ``store`` holds is taken from it."""
+    assert task.truth is not None
+    config = model.config
+    features, network = seen(model, task)
+    some = np.sort(numpy_rng(config.seed, "cells").permutation(len(features))[:N_CELLS])
+    places: dict[str, Callable[[], np.ndarray]] = {
+        name: partial(_layout, way)
+        for name, way in ways(network.ensemble, features[some], seed=config.seed).items()
+    }
+    places["as users get it"] = lambda: model.reconstruct(task.cells).coords[some]
+    parts = ("refiner", task.fingerprint(), config.model_dump(mode="json"), N_CELLS)
+    found = {}
+    with threads(config.threads), torch.no_grad():
+        for name, place in places.items():
+            found[name] = store.once(*parts, name, make=partial(_timed, place, task.truth[some]))
+            logger.info("%s, seed %d, %s: %s", task.name, config.seed, name, found[name])
+    return found
 
 
 def rows(
     found: Iterable[Task], preset: Config, *, seeds: int, folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, Mapping[str, list[float]]]]:
-    """Means over seeds, a row for each set and run, and the training history of the first seed of each set."""
+    """Means over seeds, a row for each set and run, and the training history of the first seed of each set.
+
+    Models and scores are kept in ``folder``, so that a table that was stopped goes on.
+    """
     table: list[dict[str, Any]] = []
     histories: dict[str, Mapping[str, list[float]]] = {}
     for task in found:
-        assert task.truth is not None
-        runs: dict[str, list[dict[str, Any]]] = {}
-        for seed in range(seeds):
-            config = preset.with_values([f"seed={seed}"])
-            model = fitted(task, config, folder=folder)
+        models = (fitted(task, preset.with_values([f"seed={seed}"]), folder=folder) for seed in range(seeds))
+        runs = []
+        for model in models:
             histories.setdefault(task.name, model._ready().history)
-            features, network = seen(model, task)
-            some = np.sort(numpy_rng(seed, "cells").permutation(len(features))[:N_CELLS])
-            with threads(config.threads), torch.no_grad():
-                for row in measure(network.ensemble, features[some], task.truth[some], runs=RUNS, seed=seed):
-                    logger.info("%s, seed %d: %s", task.name, seed, row)
-                    runs.setdefault(row.pop("run"), []).append(row)
-            runs.setdefault("as users get it", []).append(_placed(model, task, some))
-        for name, each in runs.items():
+            runs.append(scored(task, model, store=Store(folder)))
+        for name in runs[0]:
+            each = [run[name] for run in runs]
             spread = float(np.std([row["spearman"] for row in each]))
             means = {key: float(np.mean([row[key] for row in each])) for key in each[0]}
             table.append({"set": task.name, "run": name, **means, "sd of spearman": spread})
@@ -133,18 +147,14 @@ def draw(
     return figure
 
 
-def _placed(model: GEARS, task: Task, some: np.ndarray) -> dict[str, float]:
-    """The best guess of ``reconstruct``, evenly spaced, beside which users find the refiner's samples."""
+def _layout(way: Callable[[], Tensor]) -> np.ndarray:
+    return canonical(way()[0].double().numpy()).coords
+
+
+def _timed(place: Callable[[], np.ndarray], truth: np.ndarray) -> dict[str, float]:
+    """Scores of the layout that ``place`` makes, and how long it took."""
     begin = time.perf_counter()
-    found = model.reconstruct(task.cells)
+    coords = place()
     seconds = time.perf_counter() - begin
-    assert task.truth is not None
-    return {**_chosen(evaluate(found.coords[some], task.truth[some])), "seconds": seconds}
-
-
-def _scores(geometry: Tensor, truth: np.ndarray) -> dict[str, float]:
-    return _chosen(evaluate(canonical(geometry[0].double().numpy()).coords, truth))
-
-
-def _chosen(found: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(found[name]) for name in SCORES}
+    found = evaluate(coords, truth)
+    return {**{name: float(found[name]) for name in SCORES}, "seconds": seconds}

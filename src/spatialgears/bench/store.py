@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,15 @@ class Store:
             np.savez_compressed(buffer, **small)
             write_atomic(self.folder / "layouts" / f"{row['key']}.npz", buffer.getvalue())
         write_atomic(self.folder / "rows" / f"{row['key']}.json", json.dumps(row, indent=1) + "\n")
+
+    def once(self, *parts: Any, make: Callable[[], Row]) -> Row:
+        """The row kept under the digest of ``parts``, made and kept first where there is none."""
+        key = self.key(*parts)
+        row = self.load(key)
+        if row is None:
+            row = make()
+            write_atomic(self.folder / "rows" / f"{key}.json", json.dumps(row, indent=1) + "\n")
+        return row
 
     def rows(self) -> list[Row]:
         """All rows, oldest first."""

@@ -213,11 +213,14 @@ def _apart(
     from spatialgears.bench.assembly import as_table
     from spatialgears.bench.experiments import tasks_of
     from spatialgears.config import Config
+    from spatialgears.engine import threads
 
     if experiment == "embedding":
         sets = ("simulated",) if simulated else embedding.SETS
         variants = embedding.ABLATION if preset == "ablations" else {"default": ()}
-        rows, title = list(embedding.rows(sets, variants, root=data, seeds=seeds)), "stage A"
+        with threads(1):
+            rows = list(embedding.rows(sets, variants, root=data, seeds=seeds, folder=out))
+        title = "stage A"
         figure = figures.embedding(rows)
     elif experiment == "refiner":
         rows, histories = refiner.rows(
