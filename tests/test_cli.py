@@ -79,6 +79,14 @@ def test_check_as_json(capsys, folder):
     assert report["cost"]["seconds"] > 0
 
 
+@pytest.mark.parametrize("genes_in_rows", [False, True])
+def test_a_table_of_cells_finds_its_orientation(capsys, folder, tmp_path, genes_in_rows):
+    frame = ad.read_h5ad(folder / "sc.h5ad").to_df()
+    (frame.T if genes_in_rows else frame).to_csv(tmp_path / "sc.csv")
+    code, out, _ = run(capsys, "check", "--st", folder / "st_1.h5ad", "--sc", tmp_path / "sc.csv", "--json")
+    assert code == 0 and json.loads(out)["cells"]["observations"] == 80
+
+
 def test_bad_input_is_told_on_standard_error(capsys, folder):
     code, out, err = run(capsys, "check", "--st", folder / "sc.h5ad")
     assert (code, out) == (2, "")

@@ -182,6 +182,26 @@ def test_space_ranger_folder_that_lacks_a_part(spots, tmp_path):
         read(tmp_path)
 
 
+@pytest.mark.parametrize("matrix", ["h5", "folder"])
+def test_cell_ranger_folder_has_counts_alone(spots, tmp_path, matrix):
+    outs = tmp_path / "run" / "outs"
+    outs.mkdir(parents=True)
+    if matrix == "h5":
+        write_10x_h5(outs / "filtered_feature_bc_matrix.h5", spots)
+    else:
+        write_mtx(outs / "filtered_feature_bc_matrix", spots)
+    for path in (outs, outs.parent):
+        found = read(path)
+        same(found, spots)
+        assert "spatial" not in found.obsm
+
+
+def test_a_folder_above_names_the_one_below(spots, tmp_path):
+    write_mtx(tmp_path / "sample", spots)
+    with pytest.raises(InputError, match=r"Name .*sample instead"):
+        read(tmp_path)
+
+
 def test_visium_hd_asks_for_a_bin(tmp_path):
     (tmp_path / "binned_outputs" / "square_008um" / "spatial").mkdir(parents=True)
     with pytest.raises(InputError, match="square_008um"):
@@ -276,6 +296,16 @@ def test_errors_say_what_is_there(tmp_path):
     (tmp_path / "b.h5ad").write_bytes(b"not hdf5")
     (tmp_path / "c.rds").write_bytes(b"")
     (tmp_path / "d.csv").write_text("")
+    (tmp_path / "page.h5ad").write_text("\n<!DOCTYPE html><html>Sign in</html>")
+    (tmp_path / "none.h5ad").write_bytes(b"")
+    with pytest.raises(InputError, match=r"page\.h5ad could not be read as an \.h5ad file: it is a web page"):
+        read(tmp_path / "page.h5ad")
+    with pytest.raises(InputError, match=r"none\.h5ad could not be read as an \.h5ad file: it is empty"):
+        read(tmp_path / "none.h5ad")
+    with pytest.raises(InputError, match=r"Did you mean .*page\.h5ad\?"):
+        read(tmp_path / "pages.h5ad")
+    for name in ("page.h5ad", "none.h5ad"):
+        (tmp_path / name).unlink()
     with pytest.raises(InputError, match=r"no file or folder .*a\.h5ad\.\n.*b\.h5ad, c\.rds"):
         read(tmp_path / "a.h5ad")
     with pytest.raises(InputError, match=r"could not be read as an \.h5ad file"):

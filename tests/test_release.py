@@ -115,7 +115,8 @@ def test_version_is_in_one_place():
     assert "version" not in yaml.safe_load((ROOT / "CITATION.cff").read_text())
     entry = yaml.safe_load((ROOT / "scverse" / "meta.yaml").read_text())
     assert entry["version"] == __version__  # the list asks for it as it was when the entry was made
-    assert "_version.py" in (ROOT / "conda" / "meta.yaml").read_text()
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == __version__  # conda's recipes name theirs
     assert re.search(
         rf"^## \[(Unreleased|{re.escape(__version__)})\]", (ROOT / "CHANGELOG.md").read_text(), re.M
     )
@@ -144,7 +145,7 @@ def test_lock_pins_every_dependency_and_names_no_machine():
 def test_recipes_ask_for_what_the_project_does():
     """conda has other names for a few packages, and the same lowest versions."""
     names = {"torch": "pytorch", "igraph": "python-igraph", "matplotlib": "matplotlib-base"}
-    recipe = (ROOT / "conda" / "meta.yaml").read_text()
+    recipe = (ROOT / "conda" / "recipe.yaml").read_text()
     for one in PROJECT["dependencies"]:
         name, least = re.match(r"([\w-]+)(.*)", one).groups()
         assert f"    - {names.get(name, name)} {least}\n" in recipe, f"{one} is missing or differs"

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from spatialgears.assembly.confidence import Confidence, error_of_mean
 from spatialgears.engine import child_seed, numpy_rng, torch_rng
+from spatialgears.expression.nearest import NearestSpots
 from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.views import SpotViews
 from spatialgears.geometry.ensemble import dropout_spread
 from spatialgears.geometry.heldout import Draw
-from spatialgears.geometry.nearest import NearestSpots, best_weight
 from spatialgears.geometry.training import Folds, GeometryFit
 from spatialgears.selfcheck import MISSED_SLIDE, SelfCheck, score
 from spatialgears.supervision.targets import procrustes
@@ -169,6 +169,34 @@ def examine(
         noise *= (1 - float(nearest.weight)) ** 2
     error = error_of_mean(last.error, last.spread, noise=noise, members=len(fit.members))
     return checks, Confidence.fit(last.features, error, last.spread, spot=last.spot)
+
+
+def best_weight(
+    generated: Tensor, nearest: Tensor, truth: Tensor, *, spot: Tensor, slide: Tensor | None = None
+) -> float:
+    """The share of ``nearest`` in the mean with ``generated`` that places spots well, (m, 2) each.
+
+    The smallest whose squared error is within one standard error of the least: what serves spots alone serves cells
+    less, and where little is won nothing is changed.
+
+    Parameters
+    ----------
+    generated, nearest, truth
+        Places of views of spots: by a model that has not seen them, by the nearest spots, and the true ones.
+    spot
+        (m,) which spot each is a view of; spots count alike, and their number makes the standard error.
+    slide
+        (m,) given where whole slides were missed: then slides count alike, and their number makes it. Spots of a slide
+        are wrong together.
+    """
+    unit = spot if slide is None else slide
+    _, which, views = unit.unique(return_inverse=True, return_counts=True)
+    shares = torch.linspace(0, 1, 101)
+    error = torch.stack([(torch.lerp(generated, nearest, w) - truth).square().sum(1) for w in shares])
+    error = torch.zeros(len(shares), len(views)).index_add(1, which, error) / views  # (shares, units)
+    excess = error - error[error.mean(1).argmin()]
+    within = excess.mean(1) <= excess.std(1) / len(views) ** 0.5
+    return float(shares[int(within.float().argmax())])
 
 
 def reference_places(

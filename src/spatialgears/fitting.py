@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
 from spatialgears.examining import examine
 from spatialgears.expression.encoder import Encoder
+from spatialgears.expression.nearest import NearestSpots
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel, build_panel
 from spatialgears.expression.pull import Pull
@@ -28,7 +28,6 @@ from spatialgears.expression.views import SpotViews, cell_features, cell_standar
 from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
-from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import train_geometry
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.store import StoredModel, flatten, part
@@ -38,7 +37,8 @@ from spatialgears.validate import ValidInputs
 logger = logging.getLogger(__name__)
 
 ANCHORS = 512  # spots per slide whose features are kept, to find the slide's frame among the cells
-MEAN_VIEWS, MEAN_VIEWS_OF = 8, 4000  # views averaged of a spot that cells are compared with, and such spots
+MEAN_VIEWS, MEAN_VIEWS_OF = 8, 4000  # views averaged of a spot that cells are pulled to, and such spots
+NEAREST_OF = 10_000  # spots, as measured, among which cells find the nearest
 NOISE_CELLS = 2000  # cells that show how much generators differ
 FOOTPRINT = 5000  # spots per slide whose places are kept
 
@@ -308,16 +308,12 @@ def fit_model(
         progress=progress,
     )
 
-    @cache
-    def compared() -> tuple[Tensor, Tensor]:
-        return mean_views(views, seed=seed)
-
     nearest = None
     if config.geometry.uses_nearest and encoder is not None:
-        spots_seen, seen = compared()
+        some = torch.randperm(views.n_spots, generator=torch_rng(seed, "nearest"))[:NEAREST_OF].sort().values
         slide = torch.repeat_interleave(torch.tensor([len(coords) for coords in canonical]))
         coords = torch.from_numpy(np.concatenate(canonical))
-        nearest = NearestSpots(encoder.embed(seen), coords[spots_seen], slide[spots_seen], spots_seen)
+        nearest = NearestSpots(encoder.embed(views.clean()[some]), coords[some], slide[some], some)
         draw = draw_embedded
     noise = 0.0
     if len(fit.members) > 1:
@@ -332,7 +328,7 @@ def fit_model(
         raw=raw,
         standardiser=standardiser,
         signal=signal,
-        pull=Pull.fit(compared()[1], config.expression.pull) if pulls else None,
+        pull=Pull.fit(mean_views(views, seed=seed), config.expression.pull) if pulls else None,
         encoder=encoder,
         network=Ensemble(fit.members, nearest).eval(),
         slides=_keep_slides(draw, list(canonical), list(frames), seed=seed),
@@ -346,13 +342,13 @@ def fit_model(
     )
 
 
-def mean_views(views: SpotViews, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Numbers (m,) of some spots, or of all, and the mean (m, G) of several views of each."""
+def mean_views(views: SpotViews, *, seed: int) -> Tensor:
+    """The mean (m, G) of several views of each of some spots, or of all."""
     spots = torch.randperm(views.n_spots, generator=torch_rng(seed, "pull"))[:MEAN_VIEWS_OF].sort().values
     total = torch.zeros(len(spots), views.n_genes)
     for view in range(MEAN_VIEWS):
         total += views.draw(spots, torch_rng(seed, "pull", view))
-    return spots, total / MEAN_VIEWS
+    return total / MEAN_VIEWS
 
 
 def _keep_slides(

@@ -76,7 +76,7 @@ def test_bad_arguments_are_refused(gears, plane, tmp_path, arguments, words):
 def test_experiments_on_one_model_write_their_table_and_figure(gears, monkeypatch, tmp_path):
     from spatialgears.bench import embedding, experiments, figures, one_model
 
-    def fake_rows(sets, variants, *, root, seeds):
+    def fake_rows(sets, variants, *, root, seeds, folder):
         keys = ("spearman", "reference", "entropy", "entropy_before", "ilisi", "ilisi_before")
         return [{"set": name, **dict.fromkeys(keys, 0.5)} for name in sets]
 

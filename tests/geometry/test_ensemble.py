@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from spatialgears.engine import torch_rng
+from spatialgears.expression.nearest import NearestSpots
 from spatialgears.geometry.ensemble import Ensemble, dropout_spread
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.networks import _dropped
-from spatialgears.supervision.targets import procrustes
+from spatialgears.supervision.targets import centre, procrustes
 
 
 @pytest.fixture
@@ -177,3 +178,18 @@ def test_the_noise_of_members_is_what_they_differ_by(tiny):
     variance = 0.01 * 6 * 2 / 3  # of six dimensions, about the mean of three
     assert ensemble.noise(x, seed=0) == pytest.approx(variance / 0.25, rel=0.15)
     assert Ensemble(members[:1]).noise(x[:50], seed=0) == 0
+
+
+@torch.no_grad()
+def test_the_ensemble_takes_its_share_and_members_do_not_see_the_embedding(tiny):
+    z, places = torch.randn(100, 3), torch.randn(100, 2)
+    spots = NearestSpots(z, places, torch.arange(100) % 2, torch.arange(100))
+    model = GeometryModel(10, 6, tiny(refiner="none").geometry).eval()
+    x = torch.randn(1, 50, 10)
+    seen = torch.cat([x, z[None, :50]], -1)
+    plain, mixed = Ensemble([model]).eval(), Ensemble([model], spots).eval()
+    torch.testing.assert_close(mixed(seen), plain(x))  # a weight of zero
+    spots.weight.fill_(0.25)
+    expected = centre(torch.lerp(plain(x), spots(z[None, :50], plain(x)), 0.25))
+    torch.testing.assert_close(mixed(seen), expected)
+    assert torch.equal(mixed.spread(seen[0], seed=0), plain.spread(x[0], seed=0))

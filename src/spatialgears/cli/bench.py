@@ -216,8 +216,9 @@ def _apart(
     from spatialgears.engine import threads
 
     if experiment == "embedding":
-        sets = ("simulated",) if simulated else embedding.SETS
-        variants = embedding.ABLATION if preset == "ablations" else {"default": ()}
+        ablated = preset == "ablations"
+        sets = ("simulated",) if simulated else embedding.ABLATED if ablated else embedding.SETS
+        variants = embedding.ABLATION if ablated else {"default": ()}
         with threads(1):
             rows = list(embedding.rows(sets, variants, root=data, seeds=seeds, folder=out))
         title = "stage A"

@@ -52,7 +52,7 @@ def check(
 def _show(report: CheckReport) -> None:
     everything = [*report.slides, *([report.cells] if report.cells else [])]
     output.table(
-        "Inputs",
+        "Inputs (medians of counts and genes are of the genes in every input)",
         ["input", "what", "n", "genes", "counts each", "genes each", "empty", "spacing"],
         [
             [

@@ -86,7 +86,12 @@ SpatialKey = Annotated[
     ),
 ]
 Transpose = Annotated[
-    bool, typer.Option("--transpose", rich_help_panel=_INPUT, help="Tables of counts have genes in rows.")
+    bool,
+    typer.Option(
+        "--transpose",
+        rich_help_panel=_INPUT,
+        help="Tables of counts have genes in rows; found out where slides tell.",
+    ),
 ]
 Normalised = Annotated[
     bool,
@@ -244,6 +249,7 @@ def read_inputs(
 ) -> Inputs:
     """Read what ``--st`` and ``--sc`` name; layers are put in ``.X``, gene columns in ``.var_names``."""
     from spatialgears.io import read
+    from spatialgears.io.tables import is_table
 
     places: list[str | None] = [*how.coordinates] if how.coordinates else [None]
     if len(places) == 1:
@@ -270,7 +276,15 @@ def read_inputs(
         cells = read(
             sc, layer=how.sc_layer or how.layer, genes=how.sc_genes, transpose=how.transpose, backed=large
         )
+        if is_table(Path(sc)) and slides and _genes_in_rows(cells, slides[0]):
+            cells = cells.T.copy()
     return Inputs(slides, cells, _short([*st, *([] if sc is None else [sc])]))
+
+
+def _genes_in_rows(cells: AnnData, slide: AnnData) -> bool:
+    """Whether the rows of a table have more names of the slide's genes than its columns."""
+    genes = slide.var_names
+    return len(genes.intersection(cells.obs_names)) > len(genes.intersection(cells.var_names))
 
 
 def _short(paths: Sequence[str]) -> list[str]:

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from spatialgears.engine import numpy_rng
 from spatialgears.expression.encoder import Encoder
-from spatialgears.expression.reference import knn_places
+from spatialgears.expression.nearest import nearest_places
 from spatialgears.metrics import spearman
 
 logger = logging.getLogger(__name__)
 
-#: Spots whose distances are compared on one slide, folds of the cross-validation, and spots in a tile held out as one.
-MAX_SPOTS, N_FOLDS, TILE = 1000, 5, 4
+#: Spots of one slide that are looked at, those whose distances are compared, folds of the cross-validation, and spots in
+#: a tile held out as one.
+LOOKED_AT, MAX_SPOTS, N_FOLDS, TILE = 5000, 1000, 5, 4
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,11 @@ def run_guard(
     force
         Use this embedding whatever the scores.
     """
+    some = [np.sort(numpy_rng(seed, "guard", i).permutation(len(x))[:LOOKED_AT]) for i, x in enumerate(known)]
+    known, queries = ([x[rows] for x, rows in zip(each, some, strict=True)] for each in (known, queries))
+    places = [xy[rows] for xy, rows in zip(coords, some, strict=True)]
     scores = [
-        held_out_scores([e.embed(x) for x in known], [e.embed(x) for x in queries], coords, seed=seed)
+        held_out_scores([e.embed(x) for x in known], [e.embed(x) for x in queries], places, seed=seed)
         for e in (encoder, reference)
     ]
     over = "slides" if "slides" in scores[0] else "spots"
@@ -109,7 +113,7 @@ def held_out_scores(
         over_slides = []
         for i, query in enumerate(queries):
             others = [j for j in range(len(known)) if j != i]
-            places = knn_places([known[j] for j in others], [coords[j] for j in others], query)
+            places = nearest_places([known[j] for j in others], [coords[j] for j in others], query)
             over_slides.append(_score(places, coords[i], seed))
         scores["slides"] = np.mean(over_slides)
     return {name: float(value) for name, value in scores.items()}
@@ -121,7 +125,7 @@ def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int) -> 
     places = np.empty(coords.shape)
     for i in np.unique(fold):
         held = fold == i
-        places[held] = knn_places([known[~held]], [coords[~held]], query[held])
+        places[held] = nearest_places([known[~held]], [coords[~held]], query[held])
     return _score(places, coords, seed)
 
 

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,14 @@ from spatialgears.errors import InputError
 from spatialgears.io import stored
 from spatialgears.io.spatialdata import from_spatialdata, open_store, to_spatialdata
 from spatialgears.io.tables import is_table, read_coordinates, read_counts
-from spatialgears.io.tenx import is_matrix_folder, is_space_ranger, read_matrix_folder, read_space_ranger
+from spatialgears.io.tenx import (
+    is_cell_ranger,
+    is_matrix_folder,
+    is_space_ranger,
+    read_cell_ranger,
+    read_matrix_folder,
+    read_space_ranger,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -28,7 +36,7 @@ log = logging.getLogger(__name__)
 
 FORMATS = (
     ".h5ad, .zarr (AnnData or SpatialData), 10x .h5, a folder with a 10x matrix.mtx, "
-    "a Space Ranger output folder, .csv or .tsv (also .gz) counts"
+    "an output folder of Cell Ranger or Space Ranger, .csv or .tsv (also .gz) counts"
 )
 
 
@@ -48,7 +56,7 @@ def read(
     ----------
     path
         ``.h5ad``; ``.zarr`` (AnnData or SpatialData); a 10x ``.h5``; a folder with a 10x ``matrix.mtx``;
-        a Space Ranger output folder (spots in tissue only); ``.csv`` or ``.tsv`` counts, also gzipped.
+        an output folder of Cell Ranger or Space Ranger (spots in tissue only); ``.csv`` or ``.tsv`` counts, also gzipped.
     layer
         Take these values as ``.X``: a key of ``.layers``, or ``"raw"`` for ``.raw``.
     genes
@@ -219,6 +227,9 @@ def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
         if is_matrix_folder(path):
             with _reading(path, "a 10x matrix folder"):
                 return read_matrix_folder(path)
+        if is_cell_ranger(path):
+            with _reading(path, "a Cell Ranger folder"):
+                return read_cell_ranger(path)
     elif path.suffix == ".h5ad":
         with _reading(path, "an .h5ad file"):
             return _open_h5ad(path) if backed else anndata.read_h5ad(path)
@@ -328,12 +339,24 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = _telltale(path) or reason
         if "truncated file" in reason:
             reason = "it ends too early, as after a copy or download that was broken off."
         raise InputError(
             f"{path} could not be read as {kind}: {reason}",
             "Is the file complete, and what its name says it is?",
         ) from error
+
+
+def _telltale(path: Path) -> str | None:
+    """What the first bytes of a file say that is no data at all."""
+    if not path.is_file():
+        return None
+    with open(path, "rb") as file:
+        head = file.read(512).lstrip()
+    if not head:
+        return "it is empty."
+    return "it is a web page, as when a download asks to sign in." if head[:1] == b"<" else None
 
 
 def _existing(path: str | Path) -> Path:
@@ -344,13 +367,20 @@ def _existing(path: str | Path) -> Path:
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user's home, a null byte
         raise InputError(f"{str(path)[:200]!r} is not a path: {error}.", "Check the path.") from None
-    raise InputError(f"There is no file or folder {path}.", f"Check the path. {_inside(folder)}")
+    names = [entry.name for entry in folder.iterdir()] if folder == path.absolute().parent else []
+    close = get_close_matches(path.name, names, n=1, cutoff=0.85)
+    hint = f"Did you mean {path.with_name(close[0])}?" if close else "Check the path."
+    raise InputError(f"There is no file or folder {path}.", f"{hint} {_inside(folder)}")
 
 
 def _inside(path: Path) -> str:
     if not path.is_dir():
         return f"Convert it, for example with anndata's write_h5ad, to one of: {FORMATS}."
-    names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+    readable = [entry for entry in entries if is_space_ranger(entry) or is_matrix_folder(entry)]
+    if len(readable) == 1:
+        return f"Name {readable[0]} instead."
+    names = sorted(entry.name for entry in entries)
     return f"The folder {path} holds {_listed(names) if names else 'nothing'}."
 
 

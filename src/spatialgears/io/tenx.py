@@ -30,6 +30,16 @@ def is_space_ranger(folder: Path) -> bool:
     )
 
 
+def is_cell_ranger(folder: Path) -> bool:
+    """Whether the folder is, or holds, what Cell Ranger writes: filtered counts, and no places."""
+    return bool(_candidates(_outs(folder), _MATRICES[0]))
+
+
+def read_cell_ranger(folder: Path) -> AnnData:
+    """The filtered counts, gene expression only."""
+    return _read_matrix(_candidates(_outs(folder), _MATRICES[0])[0])
+
+
 def read_matrix_folder(folder: Path, *, matrix: Path | None = None) -> AnnData:
     """Matrix, features and barcodes, gene expression only."""
     import scanpy
@@ -46,11 +56,9 @@ def read_matrix_folder(folder: Path, *, matrix: Path | None = None) -> AnnData:
 
 def read_space_ranger(folder: Path) -> AnnData:
     """Counts of the spots in tissue; ``obsm["spatial"]`` in pixels of the full image, column first."""
-    import scanpy
-
     from spatialgears.validate.counts import check_structure
 
-    root = folder / "outs" if (folder / "outs").is_dir() else folder
+    root = _outs(folder)
     bins = sorted(path.name for path in (root / "binned_outputs").glob("square_*"))
     if bins and not (root / "spatial" / _POSITIONS[0]).exists():
         raise InputError(
@@ -69,7 +77,7 @@ def read_space_ranger(folder: Path) -> AnnData:
             f"{root} has no counts; expected {_MATRICES[0]}.h5 or the folder {_MATRICES[0]}.",
             "Copy it there from the Space Ranger output.",
         )
-    adata = read_matrix_folder(source) if source.is_dir() else scanpy.read_10x_h5(source)
+    adata = _read_matrix(source)
     check_structure(adata.X)
     positions = read_positions(places).reindex(adata.obs_names)
     unknown = positions["in_tissue"].isna()
@@ -87,6 +95,16 @@ def read_space_ranger(folder: Path) -> AnnData:
         log.info("%s: %d of %d spots are in tissue and kept", folder, inside.sum(), adata.n_obs)
         adata = adata[inside].copy()
     return adata
+
+
+def _outs(folder: Path) -> Path:
+    return folder / "outs" if (folder / "outs").is_dir() else folder
+
+
+def _read_matrix(path: Path) -> AnnData:
+    import scanpy
+
+    return read_matrix_folder(path) if path.is_dir() else scanpy.read_10x_h5(path)
 
 
 def _candidates(root: Path, name: str) -> list[Path]:

@@ -36,7 +36,8 @@ def coordinates_of(
             f".obs has {', '.join(map(str, adata.obs.columns[:12])) or 'no columns'}.",
             ("The cells have coordinates: were slides and cells swapped? " if swapped else "")
             + "Set spatial_key= (--spatial-key) to the right key, or give read(path, coordinates=) "
-            "(--coordinates): a table of barcode, x, y, or two columns of .obs.",
+            "(--coordinates): a table of barcode, x, y, or two columns of .obs. Of Space Ranger's output name the folder "
+            "that holds spatial/.",
         )
     try:
         found = adata.obsm[key]

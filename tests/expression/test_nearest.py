@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize, pad
 
-from spatialgears.geometry import nearest
-from spatialgears.geometry.ensemble import Ensemble
-from spatialgears.geometry.model import GeometryModel
-from spatialgears.geometry.nearest import NearestSpots, best_weight
+from spatialgears.examining import best_weight
+from spatialgears.expression import nearest
+from spatialgears.expression.nearest import NearestSpots, nearest_places
 from spatialgears.supervision.targets import centre
 
 
@@ -32,6 +31,35 @@ def test_points_lie_where_the_spots_like_them_are_whatever_the_poses(tissue):
     geometry = pad(points, (0, 4)) @ torch.linalg.qr(torch.randn(6, 6)).Q
     found = spots(query[None], geometry[None])[0]
     assert (found - geometry).norm(dim=1).median() < 0.2 < geometry.norm(dim=1).median()
+
+
+def test_without_a_geometry_the_first_slide_gives_the_frame(tissue):
+    places, z, spots = tissue
+    own = [spots.coords[spots.slide == s].numpy() for s in (0, 1)]
+    found = nearest_places([z[spots.slide == s] for s in (0, 1)], own, z)
+    assert np.median(np.linalg.norm(found - places.numpy(), axis=1)) < 0.2
+
+
+def test_a_spot_like_everyone_is_no_ones_nearest():
+    """A hub: as like the queries as the right spots, and in the midst of many, none of which is."""
+    rng = torch.Generator().manual_seed(0)
+    right = normalize(torch.randn(40, 8, generator=rng), dim=1)
+    hub = normalize(right.mean(0, keepdim=True) + 0.05 * torch.randn(60, 8, generator=rng), dim=1)
+    query = normalize(right + 0.75 * hub[:1], dim=1)
+    coords = torch.cat([torch.randn(40, 2, generator=rng), torch.full((60, 2), 9.0)])
+    spots = NearestSpots(
+        torch.cat([right, hub]), coords, torch.zeros(100, dtype=torch.long), torch.arange(100)
+    )
+    to_hub = ((query @ spots.bank.T).argmax(1) >= 40).float().mean()
+    scaled = ((query @ spots.bank.T - spots.crowding / 2).argmax(1) >= 40).float().mean()
+    assert scaled < to_hub / 2
+
+
+def test_one_spot_and_few_spots_are_enough():
+    one = NearestSpots(
+        torch.randn(1, 4), torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.arange(1)
+    )
+    assert torch.equal(one(torch.randn(1, 5, 4)), torch.zeros(1, 5, 2)) and one.crowding == 0
 
 
 def test_padding_batches_and_blocks_change_nothing(tissue, monkeypatch):
@@ -97,17 +125,3 @@ def test_the_weight_at_the_ends():
     assert best_weight(truth, truth + noise, truth, spot=spot) == 0
     assert best_weight(truth + noise, truth, truth, spot=spot) > 0.9
     assert best_weight(truth, truth, truth, spot=spot) == 0  # nothing to choose between
-
-
-@torch.no_grad()
-def test_the_ensemble_takes_its_share_and_members_do_not_see_the_embedding(tissue, tiny):
-    _, z, spots = tissue
-    model = GeometryModel(10, 6, tiny(refiner="none").geometry).eval()
-    x = torch.randn(1, 50, 10)
-    seen = torch.cat([x, z[None, :50]], -1)
-    plain, mixed = Ensemble([model]).eval(), Ensemble([model], spots).eval()
-    torch.testing.assert_close(mixed(seen), plain(x))  # a weight of zero
-    spots.weight.fill_(0.25)
-    expected = centre(torch.lerp(plain(x), spots(z[None, :50], plain(x)), 0.25))
-    torch.testing.assert_close(mixed(seen), expected)
-    assert torch.equal(mixed.spread(seen[0], seed=0), plain.spread(x[0], seed=0))

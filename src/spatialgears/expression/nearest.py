@@ -1,0 +1,130 @@
+"""Cells where the spots most like them in the embedding are.
+
+The cosine alone would have a few spots, those in the midst of many alike, be everyone's nearest (hubs). A spot's
+likeness to a cell is therefore the cosine less half its crowding, the mean cosine to the spots next to it (CSLS: Conneau
+et al. 2018), and nearer spots count for more. Beside the generators this is one more voice: a generator errs where cells
+differ from every spot it was trained on, and these places, in an embedding that has seen the cells, err elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from spatialgears.supervision.targets import procrustes
+
+NEAREST = 20  # spots averaged
+CROWD = 10  # spots next to one that make its crowding
+SOFTNESS, OF_GAP = (
+    0.05,
+    0.4,
+)  # a spot less alike by this, or this share of how much these differ, counts e times less
+ROWS = 4000  # points compared with all spots at once
+
+
+class NearestSpots(nn.Module):
+    """Places by the nearest spots of all slides, in the frame of a given geometry.
+
+    Poses of slides are unknown to one another: every slide places the points in its own frame, which is turned onto
+    the geometry; then the nearest spots of all are averaged there.
+
+    Parameters
+    ----------
+    bank
+        (m, h) embedded spots.
+    coords
+        (m, 2) their canonical places.
+    slide, spot
+        (m,) the slide of each, and its number among all spots.
+    weight
+        Share of the nearest spots in the mean with the generators.
+    crowding
+        (m,) mean cosine of each with the spots next to it, where it is known.
+    """
+
+    bank: Tensor
+    crowding: Tensor
+    coords: Tensor
+    slide: Tensor
+    spot: Tensor
+    weight: Tensor
+
+    def __init__(
+        self,
+        bank: Tensor,
+        coords: Tensor,
+        slide: Tensor,
+        spot: Tensor,
+        weight: Tensor | float = 0.0,
+        crowding: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("bank", normalize(bank, dim=-1))
+        self.register_buffer("crowding", _crowding(self.bank) if crowding is None else crowding)
+        self.register_buffer("coords", coords.float())
+        self.register_buffer("slide", slide)
+        self.register_buffer("spot", spot)
+        self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float32))
+
+    def without(self, spots: NDArray[np.bool_]) -> NearestSpots:
+        """The same without the ``spots`` marked among all, to place these."""
+        keep = ~torch.from_numpy(spots)[self.spot]
+        return NearestSpots(
+            self.bank[keep], self.coords[keep], self.slide[keep], self.spot[keep], self.weight
+        )
+
+    def forward(self, z: Tensor, geometry: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Places (B, n, d) of embedded points (B, n, h), laid on a centred ``geometry`` (B, n, d) of the same points.
+
+        Without one they are in the frame of the first slide.
+        """
+        slides = self.slide.unique()
+        alone = torch.empty(len(slides), *z.shape[:2], 2)  # places by each slide, in its own frame
+        sums = torch.empty(len(slides), *z.shape[:2], 2)  # of the nearest of all that are of it
+        shares = torch.empty(len(slides), *z.shape[:2], 1)
+        flat = normalize(z, dim=-1).flatten(0, 1)
+        for rows in torch.arange(len(flat)).split(ROWS):
+            alike = flat[rows] @ self.bank.T - self.crowding / 2  # (rows, m)
+            weights, nearest = _nearest(alike)
+            for s, slide in enumerate(slides):
+                of_it = weights * (self.slide[nearest] == slide).unsqueeze(-1)  # (rows, taken, 1)
+                sums[s].flatten(0, 1)[rows] = (self.coords[nearest] * of_it).sum(1)
+                shares[s].flatten(0, 1)[rows] = of_it.sum(1)
+                own = (self.slide == slide).nonzero()[:, 0]
+                weights_own, nearest_own = _nearest(alike[:, own])
+                alone[s].flatten(0, 1)[rows] = (self.coords[own][nearest_own] * weights_own).sum(1)
+        real = torch.ones(*z.shape[:2], 1) if mask is None else mask.unsqueeze(-1).float()
+        origins = (alone * real).sum(2, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1)
+        total = torch.zeros_like(geometry) if geometry is not None else origins[0].repeat(1, z.shape[1], 1)
+        if geometry is None:
+            geometry = (alone[0] - origins[0]) * real
+        for layout, origin, summed, share in zip(alone, origins, sums, shares, strict=True):
+            total += (summed - share * origin) @ procrustes(layout - origin, geometry, mask)
+        return total
+
+
+def nearest_places(known: Sequence[Tensor], coords: Sequence[np.ndarray], query: Tensor) -> np.ndarray:
+    """Places (m, 2) of embedded profiles ``query`` (m, h) by the embedded spots (n_i, h) of slides and their places."""
+    slide = torch.repeat_interleave(torch.tensor([len(z) for z in known]))
+    places = torch.from_numpy(np.concatenate(coords))
+    return NearestSpots(torch.cat(list(known)), places, slide, torch.arange(len(slide)))(query[None])[
+        0
+    ].numpy()
+
+
+def _crowding(bank: Tensor) -> Tensor:
+    """Mean cosine (m,) of each of some unit vectors (m, h) with the ``CROWD`` others next to it."""
+    taken = min(CROWD + 1, len(bank))
+    parts = [(part @ bank.T).topk(taken, dim=1).values[:, 1:].mean(1) for part in bank.split(ROWS)]
+    return torch.cat(parts).nan_to_num()  # one spot alone has no neighbour
+
+
+def _nearest(alike: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (n, taken, 1), which sum to one, and numbers (n, taken) of the most alike among (n, m)."""
+    found = alike.topk(min(NEAREST, alike.shape[1]), dim=1)
+    return (found.values / SOFTNESS).softmax(1).unsqueeze(-1), found.indices
