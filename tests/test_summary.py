@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spatialgears.summary import report_content, subject, write_summary
+from spatialgears.summary import findings, report_content, subject, write_summary
 from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS, slide_titles
 
 
@@ -144,7 +144,6 @@ def test_what_is_missing_is_said_with_the_way_to_give_it(content, small_tissue):
 
 def test_an_analysis_that_cannot_be_made_leaves_its_reason(content, monkeypatch):
     from spatialgears.errors import InputError
-    from spatialgears.summary import findings
 
     def fail(subject):
         raise InputError("The tissue is too strange.")
@@ -152,6 +151,15 @@ def test_an_analysis_that_cannot_be_made_leaves_its_reason(content, monkeypatch)
     monkeypatch.setattr(findings, "patterns", fail)
     section = content(command="gears run again").sections[1]
     assert section.title == "Do genes keep their patterns?" and "too strange" in section.text
+
+
+def test_what_speaks_against_the_result_stands_at_the_top(content, monkeypatch):
+    assert "times the distance between neighbouring spots" in content().summary[0]
+    for poor, told in ((2.0, True), (-2.0, False)):  # nothing, and anything, is good enough
+        monkeypatch.setattr(findings, "POOR", poor)
+        warnings = " ".join(content(command=str(poor)).warnings)
+        assert ("do not read them in its frame" in warnings) == told
+        assert ("hardly do among the placed cells" in warnings) == told
 
 
 def test_other_slides_than_the_models_are_not_taken_for_its_own(content, small_tissue):

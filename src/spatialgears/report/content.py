@@ -70,6 +70,8 @@ class Section:
         What the picture shows, for those who cannot see it.
     table
         Rows: column title to value.
+    caution
+        What in it speaks against the result, to be told at the top of the report, too.
     """
 
     title: str
@@ -77,6 +79,7 @@ class Section:
     png: bytes = b""
     alt: str = ""
     table: Sequence[Mapping[str, object]] = ()
+    caution: str = ""
 
 
 @dataclass(frozen=True)

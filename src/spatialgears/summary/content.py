@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy.spatial import KDTree
 
 from spatialgears import selfcheck
 from spatialgears.analysis import lookup
@@ -112,12 +113,13 @@ def report_content(
     domains = _domains(placed, seed=seed)
     total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
     obs = _columns(cells.obs)
+    sections = findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed))
     return ReportContent(
         title="Where the cells lived",
         coords=placed.coords,
         names=list(placed.obs_names),
-        summary=_summary(model, placed),
-        warnings=warnings_of(model, placed),
+        summary=_summary(model, placed, [np.asarray(slide.obsm[spatial_key])[:, :2] for slide in slides]),
+        warnings=[*warnings_of(model, placed), *(one.caution for one in sections if one.caution)],
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
             _row("cells", cells, total, "cells"),
@@ -138,8 +140,7 @@ def report_content(
             for title, slide, sums in zip(titles, slides, totals, strict=True)
         ],
         history=_curves(model.history_),
-        sections=findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed))
-        + _embedding(model.embedding_),
+        sections=sections + _embedding(model.embedding_),
         command=command,
         config=model.config.to_json(),
         versions=versions(),
@@ -170,13 +171,18 @@ def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:
     return list(dict.fromkeys([*model.warnings_, *found]))
 
 
-def _summary(model: GEARS, placed: Reconstruction) -> list[str]:
+def _summary(model: GEARS, placed: Reconstruction, spots: Sequence[np.ndarray]) -> list[str]:
     n = len(placed.coords)
     sentences = [f"{n:,} cells were placed."]
     near = float(np.median(placed.radius50))
     if np.isfinite(near):
         sentences[0] += (
-            f" Half of them are expected within {near:.2f} of where they are drawn, in units of the slides' RMS radius."
+            f" Half of them are expected within {near:.2f} of where they are drawn, in units of the slides' RMS radius"
+            + (
+                f" (about {near / _pitch(spots):.1f} times the distance between neighbouring spots)."
+                if spots
+                else "."
+            )
         )
     sentences += [f"{one.title}: {one.words}" for one in model.checks_]
     if len(placed.slides) == 1:
@@ -189,6 +195,15 @@ def _summary(model: GEARS, placed: Reconstruction) -> list[str]:
         "Places are intrinsic: only distances mean something, not rotation, reflection or position."
     )
     return sentences
+
+
+def _pitch(spots: Sequence[np.ndarray]) -> float:
+    """Distance of spots to their nearest neighbours, in RMS radii of their slide: the median of each, the mean of all."""
+    found = []
+    for coords in spots:
+        nearest, _ = KDTree(coords).query(coords, k=2)
+        found.append(np.median(nearest[:, 1]) / np.sqrt(((coords - coords.mean(0)) ** 2).sum(1).mean()))
+    return float(np.mean(found))
 
 
 def _embedding(facts: Mapping[str, Any]) -> list[Section]:

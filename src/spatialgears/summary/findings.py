@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 FEWEST_CELLS, FEWEST_OF_TYPE, FEWEST_GENES = 50, 10, 30
 MARKERS, LEVEL = 3, 0.05  # genes tested for each type, and the adjusted P below which one counts
+GOOD, POOR = 0.7, 0.4  # agreement from which, and below which, a section says so
 MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
 NO_TYPES = (
     "Markers and neighbouring types: the cells have no column of cell types. Put the types into their annotations as "
@@ -87,7 +88,7 @@ def registration(subject: Subject) -> Section:
         f"The reconstruction, turned{', mirrored' if fit['mirrored'] else ''} and scaled onto {title}: each cell, with "
         "its surroundings, was matched to the most similar spots, and the motion that most matches agree on was taken.",
         _judged(
-            min(fit["explained"], fit["coverage"]),
+            agreed := min(fit["explained"], fit["coverage"]),
             "The matches agree: the cells can be read in the slide's own frame.",
             "The matches agree roughly: trust the overall pose, not details.",
             "The matches hardly agree: this pose may be wrong.",
@@ -99,7 +100,9 @@ def registration(subject: Subject) -> Section:
         words.append(f"The first {MOST_SLIDES} of {len(subject.slides)} slides were tried.")
     ax = plotting.registration(cells, subject.slides[best], color=subject.types, title=title)
     alt = f"Cells drawn over the spots of {title}"
-    return _section("Cells on the slide", [*words, subject.extent], ax, alt=alt, table=rows)
+    caution = f"Laid on {title}, the cells hardly match what is there: do not read them in its frame."
+    found = _section("Cells on the slide", [*words, subject.extent], ax, alt=alt, table=rows)
+    return replace(found, caution=caution) if agreed < POOR else found
 
 
 def patterns(subject: Subject) -> Section:
@@ -134,7 +137,11 @@ def patterns(subject: Subject) -> Section:
         )
     ax = plotting.moran_agreement(subject.cells)
     alt = "Moran's I of each gene on the slide and in the reconstruction"
-    return _section("Do genes keep their patterns?", [*words, subject.extent], ax, alt=alt)
+    caution = (
+        "Genes that form patterns on the slide hardly do among the placed cells: read the map with caution."
+    )
+    section = _section("Do genes keep their patterns?", [*words, subject.extent], ax, alt=alt)
+    return replace(section, caution=caution) if found["agreement"] < POOR else section
 
 
 def markers(subject: Subject) -> Section:
@@ -263,7 +270,7 @@ def _attempt(title: str, job: Callable[[], Section]) -> Section:
 
 
 def _judged(value: float, good: str, fair: str, poor: str) -> str:
-    return good if value >= 0.7 else fair if value >= 0.4 else poor
+    return good if value >= GOOD else fair if value >= POOR else poor
 
 
 def _p(value: float) -> str:
