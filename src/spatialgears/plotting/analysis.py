@@ -107,7 +107,7 @@ def registration(
     """
     cells, spots = coordinates(adata, basis), coordinates(slide, spatial_key)
     values, label = color_values(adata, color)
-    ax = _map_axes_or_new(ax, spots, key=values is not None)
+    ax = canvas.axes_or_new(ax, **maps.figure_size(spots, maps.MAP_WIDTH, values, legend=True))
     ax.scatter(
         spots[:, 0],
         spots[:, 1],
@@ -149,12 +149,14 @@ def marker_map(found: MarkerEnrichment, *, title: str | None = None, ax: Axes | 
     'spots'
     """
     near = found.near.to_numpy()
-    ax = _map_axes_or_new(ax, found.coords, key=True)
+    names = [f"near {found.cell_type} ({near.sum():,})", f"other ({(~near).sum():,})"]
+    ax = canvas.axes_or_new(
+        ax, **maps.figure_size(found.coords, maps.MAP_WIDTH, pd.Series(names), legend=True)
+    )
     size = canvas.point_size(ax, len(near))
     for rows, color in ((~near, palette.MISSING), (near, NEAR)):
         x, y = found.coords[rows].T
         ax.scatter(x, y, s=size, color=color, linewidths=0, rasterized=len(near) >= 1000)
-    names = [f"near {found.cell_type} ({near.sum():,})", f"other ({(~near).sum():,})"]
     canvas.swatches(ax, names, [NEAR, palette.MISSING], title="spots")
     canvas.map_axes(ax, title=title, unit="units of the slide")
     return ax
@@ -274,10 +276,3 @@ def spatial_expression(
         )
     values = pd.Series(smoothed[gene].to_numpy(), adata.obs_names, name=f"{gene}, smoothed")
     return maps.reconstruction(adata, color=values, title=title, ax=ax)
-
-
-def _map_axes_or_new(ax: Axes | None, coords: np.ndarray, *, key: bool) -> Axes:
-    """The given axes, or new ones of the shape of the slide with room for a legend."""
-    wide, high = np.ptp(coords, axis=0)
-    height = float(np.clip(1.0 + 4.0 * high / (wide or 1.0), 3.4, 7.0))
-    return canvas.axes_or_new(ax, width=maps.MAP_WIDTH + (2.0 if key else 0.0), height=height)

@@ -71,7 +71,7 @@ def reconstruction(
     """
     coords = coordinates(data, basis)
     values, label = color_values(data, color, layer=layer)
-    ax = canvas.axes_or_new(ax, **_figure_size(coords, MAP_WIDTH, values, legend))
+    ax = canvas.axes_or_new(ax, **figure_size(coords, MAP_WIDTH, values, legend))
     canvas.points(ax, coords, values, label=label, size=size, cmap=cmap, legend=legend)
     canvas.map_axes(ax, title=title)
     return ax
@@ -127,7 +127,7 @@ def truth_vs_prediction(
         values, label = pd.Series(true @ axis), "true place, longest axis (RMS radius)"
     else:
         values, label = color_values(coords, color)
-    ax = canvas.axes_or_new(ax, **_figure_size(true, 1.7 * MAP_WIDTH, values, legend, panels=2))
+    ax = canvas.axes_or_new(ax, **figure_size(true, 1.7 * MAP_WIDTH, values, legend, panels=2))
     _side_by_side(
         ax, true, predicted, values, ("truth", "prediction"), label=label, size=size, cmap=cmap, legend=legend
     )
@@ -182,7 +182,7 @@ def embedding_before_after(
             f"There are {len(left)} profiles before, {len(right)} after and {len(values)} labels.",
             "Give one of each.",
         )
-    ax = canvas.axes_or_new(ax, **_figure_size(left, 1.7 * MAP_WIDTH, values, True, panels=2))
+    ax = canvas.axes_or_new(ax, **figure_size(left, 1.7 * MAP_WIDTH, values, True, panels=2))
     _side_by_side(
         ax,
         left,
@@ -253,7 +253,7 @@ def _two_columns(embedding: Any) -> np.ndarray:
     return x / (np.sqrt(np.square(x).sum(axis=1).mean()) or 1.0)
 
 
-def _figure_size(
+def figure_size(
     coords: np.ndarray, width: float, values: pd.Series | None, legend: bool, panels: int = 1
 ) -> dict[str, float]:
     """Inches for a new figure: layouts in their proportion, and the colour bar or legend beside them."""
