@@ -24,7 +24,7 @@ SOFTNESS, OF_GAP = (
     0.05,
     0.4,
 )  # a spot less alike by this, or this share of how much these differ, counts e times less
-ROWS = 4000  # points compared with all spots at once
+ROWS = 2000  # points compared with all spots at once
 
 
 class NearestSpots(nn.Module):
@@ -83,21 +83,21 @@ class NearestSpots(nn.Module):
 
         Without one they are in the frame of the first slide.
         """
-        slides = self.slide.unique()
+        slides = [(self.slide == slide).nonzero()[:, 0] for slide in self.slide.unique()]
         alone = torch.empty(len(slides), *z.shape[:2], 2)  # places by each slide, in its own frame
-        sums = torch.empty(len(slides), *z.shape[:2], 2)  # of the nearest of all that are of it
+        sums = torch.empty(len(slides), *z.shape[:2], 2)  # of the nearest of all that are of it, weighted
         shares = torch.empty(len(slides), *z.shape[:2], 1)
         flat = normalize(z, dim=-1).flatten(0, 1)
         for rows in torch.arange(len(flat)).split(ROWS):
             alike = flat[rows] @ self.bank.T - self.crowding / 2  # (rows, m)
-            weights, nearest = _nearest(alike)
-            for s, slide in enumerate(slides):
-                of_it = weights * (self.slide[nearest] == slide).unsqueeze(-1)  # (rows, taken, 1)
-                sums[s].flatten(0, 1)[rows] = (self.coords[nearest] * of_it).sum(1)
-                shares[s].flatten(0, 1)[rows] = of_it.sum(1)
-                own = (self.slide == slide).nonzero()[:, 0]
-                weights_own, nearest_own = _nearest(alike[:, own])
-                alone[s].flatten(0, 1)[rows] = (self.coords[own][nearest_own] * weights_own).sum(1)
+            found = [alike[:, own].topk(min(NEAREST, len(own)), dim=1) for own in slides]
+            weights = _of_most_alike(torch.cat([each.values for each in found], 1))
+            weights_of = weights.split([each.values.shape[1] for each in found], 1)
+            for s, (own, each, share) in enumerate(zip(slides, found, weights_of, strict=True)):
+                places = self.coords[own][each.indices]  # (rows, taken, 2)
+                alone[s].flatten(0, 1)[rows] = (places * _of_most_alike(each.values).unsqueeze(-1)).sum(1)
+                sums[s].flatten(0, 1)[rows] = (places * share.unsqueeze(-1)).sum(1)
+                shares[s].flatten(0, 1)[rows] = share.sum(1, keepdim=True)
         real = torch.ones(*z.shape[:2], 1) if mask is None else mask.unsqueeze(-1).float()
         origins = (alone * real).sum(2, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1)
         total = torch.zeros_like(geometry) if geometry is not None else origins[0].repeat(1, z.shape[1], 1)
@@ -124,7 +124,7 @@ def _crowding(bank: Tensor) -> Tensor:
     return torch.cat(parts).nan_to_num()  # one spot alone has no neighbour
 
 
-def _nearest(alike: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights (n, taken, 1), which sum to one, and numbers (n, taken) of the most alike among (n, m)."""
+def _of_most_alike(alike: Tensor) -> Tensor:
+    """Weights (n, m), which sum to one in a row, of the ``NEAREST`` most alike of (n, m); none of the others."""
     found = alike.topk(min(NEAREST, alike.shape[1]), dim=1)
-    return (found.values / SOFTNESS).softmax(1).unsqueeze(-1), found.indices
+    return torch.zeros_like(alike).scatter(1, found.indices, (found.values / SOFTNESS).softmax(1))
