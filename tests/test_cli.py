@@ -83,8 +83,9 @@ def test_check_as_json(capsys, folder):
 def test_a_table_of_cells_finds_its_orientation(capsys, folder, tmp_path, genes_in_rows):
     frame = ad.read_h5ad(folder / "sc.h5ad").to_df()
     (frame.T if genes_in_rows else frame).to_csv(tmp_path / "sc.csv")
-    code, out, _ = run(capsys, "check", "--st", folder / "st_1.h5ad", "--sc", tmp_path / "sc.csv", "--json")
+    code, out, err = run(capsys, "check", "--st", folder / "st_1.h5ad", "--sc", tmp_path / "sc.csv", "--json")
     assert code == 0 and json.loads(out)["cells"]["observations"] == 80
+    assert ("it was turned" in err) == genes_in_rows
 
 
 def test_bad_input_is_told_on_standard_error(capsys, folder):

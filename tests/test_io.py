@@ -198,7 +198,7 @@ def test_cell_ranger_folder_has_counts_alone(spots, tmp_path, matrix):
 
 def test_a_folder_above_names_the_one_below(spots, tmp_path):
     write_mtx(tmp_path / "sample", spots)
-    with pytest.raises(InputError, match=r"Name .*sample instead"):
+    with pytest.raises(InputError, match=r"holds no data itself; .*sample does"):
         read(tmp_path)
 
 

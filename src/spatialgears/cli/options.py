@@ -277,6 +277,7 @@ def read_inputs(
             sc, layer=how.sc_layer or how.layer, genes=how.sc_genes, transpose=how.transpose, backed=large
         )
         if is_table(Path(sc)) and slides and _genes_in_rows(cells, slides[0]):
+            typer.echo(f"{sc} has genes in rows: it was turned.", err=True)
             cells = cells.T.copy()
     return Inputs(slides, cells, _short([*st, *([] if sc is None else [sc])]))
 

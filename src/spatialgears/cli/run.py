@@ -112,11 +112,9 @@ def demo(
     from spatialgears.run import run as run_all
 
     paths = [str(path) for path in st]
-    command = shlex.join(
-        ["gears", "run", *(part for path in paths for part in ("--st", path)), "--sc", str(sc)]
-    )
+    command = shlex.join(["gears", *sys.argv[1:]])
     inputs = RunInputs(paths, str(sc), lambda: ([read(path) for path in st], read(sc)), command=command)
-    with _followed(out) as progress:
+    with _followed(out / "run") as progress:
         folder = run_all(inputs, out / "run", settings, progress=progress, tell=progress.tell)
     known = read(truth).obsm["spatial"]
     rows = {
@@ -199,7 +197,7 @@ def reconstruct(
     devices: launch.Devices = None,
     num_nodes: launch.NumNodes = None,
 ) -> None:
-    """Place cells with a fitted model."""
+    """Place cells with a fitted model, in a map of their own: positions of two calls are not comparable."""
     options.require_room()
     options.check_paths([sc])
     options.require_output(out, ".h5ad", [sc, model], overwrite=overwrite)

@@ -241,6 +241,8 @@ def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
     elif path.name.endswith((".mtx", ".mtx.gz")):
         with _reading(path, "a 10x matrix folder"):
             return read_matrix_folder(path.parent, matrix=path)
+    if below := _readable_below(path):
+        raise InputError(f"{path} holds no data itself; {below} does.", f"Name {below} instead.")
     raise InputError(f"{path} is in no format that is known here; expected {FORMATS}.", _inside(path))
 
 
@@ -339,13 +341,13 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        reason = _telltale(path) or reason
+        hint = "Is the file complete, and what its name says it is?"
         if "truncated file" in reason:
             reason = "it ends too early, as after a copy or download that was broken off."
-        raise InputError(
-            f"{path} could not be read as {kind}: {reason}",
-            "Is the file complete, and what its name says it is?",
-        ) from error
+            hint = "Copy or download it again."
+        elif told := _telltale(path):
+            reason, hint = told, "Download it again."
+        raise InputError(f"{path} could not be read as {kind}: {reason}", hint) from error
 
 
 def _telltale(path: Path) -> str | None:
@@ -373,14 +375,20 @@ def _existing(path: str | Path) -> Path:
     raise InputError(f"There is no file or folder {path}.", f"{hint} {_inside(folder)}")
 
 
+def _readable_below(path: Path) -> Path | None:
+    """The one folder in a folder that can be read, if there is just one."""
+    found = (
+        [entry for entry in path.iterdir() if is_space_ranger(entry) or is_matrix_folder(entry)]
+        if path.is_dir()
+        else []
+    )
+    return found[0] if len(found) == 1 else None
+
+
 def _inside(path: Path) -> str:
     if not path.is_dir():
         return f"Convert it, for example with anndata's write_h5ad, to one of: {FORMATS}."
-    entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-    readable = [entry for entry in entries if is_space_ranger(entry) or is_matrix_folder(entry)]
-    if len(readable) == 1:
-        return f"Name {readable[0]} instead."
-    names = sorted(entry.name for entry in entries)
+    names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     return f"The folder {path} holds {_listed(names) if names else 'nothing'}."
 
 

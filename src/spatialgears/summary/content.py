@@ -217,15 +217,19 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
         ", as the configuration asks." if guard["forced"] else "."
     )
     text = (
-        "Spots and cells are compared in an embedding that has not seen coordinates. Spots that were held out are put at "
-        "the mean place of the spots most like them in it, and the rank correlation of distances tells how much of place "
-        f"it keeps. {chosen} Slides and cells lie in it with a neighbour entropy of {mixing['neighbour_entropy']:.2f} and "
+        "Spots and cells are compared in an embedding that has not seen coordinates. Spots that were held out, and whole "
+        "slides where there are several, are put where the spots most like them in it are, and the rank correlation of "
+        f"distances tells how much of place it keeps; this is no check of the model, which does more. {chosen} Slides and "
+        f"cells lie in it with a neighbour entropy of {mixing['neighbour_entropy']:.2f} and "
         f"an iLISI of {mixing['ilisi']:.2f} (1: mixed as well as can be)."
     )
     if nearest is not None:
         text += f" Nearest spots in it make up {nearest:.0%} of each place, the generators the rest."
     rows = [
-        {"embedding": title, **{f"held-out {over}": round(score, 3) for over, score in guard[key].items()}}
+        {
+            "embedding": title,
+            **{f"{over}, by nearest spots alone": f"{score:.2f}" for over, score in guard[key].items()},
+        }
         for key, title in names.items()
     ]
     return [Section("How spots and cells are compared", text, table=rows)]

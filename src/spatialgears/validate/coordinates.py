@@ -35,9 +35,9 @@ def coordinates_of(
             f"{name}: expected coordinates of spots in .obsm[{key!r}]; .obsm {keys}, "
             f".obs has {', '.join(map(str, adata.obs.columns[:12])) or 'no columns'}.",
             ("The cells have coordinates: were slides and cells swapped? " if swapped else "")
-            + "Set spatial_key= (--spatial-key) to the right key, or give read(path, coordinates=) "
-            "(--coordinates): a table of barcode, x, y, or two columns of .obs. Of Space Ranger's output name the folder "
-            "that holds spatial/.",
+            + ("Set spatial_key= (--spatial-key) to the right key, or give " if len(adata.obsm) else "Give ")
+            + "read(path, coordinates=) (--coordinates): a table of barcode, x, y, or two columns of .obs. Of Space Ranger's "
+            "output name the folder that holds spatial/; cells without places belong to cells= (--sc).",
         )
     try:
         found = adata.obsm[key]
