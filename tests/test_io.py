@@ -232,6 +232,12 @@ def test_table_keeps_repeated_gene_names(tmp_path):
     assert list(read(tmp_path / "c.csv").var_names) == ["A", "A", "B"]
 
 
+def test_text_in_a_table_of_counts_is_told(tmp_path):
+    (tmp_path / "c.csv").write_text("cell,A,type\nc1,1,T cell\nc2,0,B cell\n")
+    with pytest.raises(InputError, match=r"'T cell'(.|\n)*columns of text, such as cell types"):
+        read(tmp_path / "c.csv")
+
+
 def test_table_longer_than_a_chunk(tmp_path, monkeypatch, spots):
     monkeypatch.setattr("spatialgears.io.tables.CHUNK", 5)
     spots.to_df().to_csv(tmp_path / "c.csv")

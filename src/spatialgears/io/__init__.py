@@ -306,7 +306,8 @@ def _attach(adata: AnnData, coords: np.ndarray, where: str) -> None:
         coords = coords.astype(np.float64)
     except (TypeError, ValueError):
         raise InputError(
-            f"{where}: coordinates must be numbers, found {coords[0]}.", "Name numeric columns."
+            f"{where}: coordinates must be numbers, found {coords[0]}.",
+            "Name columns of numbers, written with decimal points.",
         ) from None
     missing = adata.obs_names[np.isnan(coords).any(axis=1)]
     if len(missing):
@@ -345,6 +346,8 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         if "truncated file" in reason:
             reason = "it ends too early, as after a copy or download that was broken off."
             hint = "Copy or download it again."
+        elif "could not convert string" in reason:
+            hint = "Leave only counts beside the names; columns of text, such as cell types, are not read from tables."
         elif told := _telltale(path):
             reason, hint = told, "Download it again."
         raise InputError(f"{path} could not be read as {kind}: {reason}", hint) from error
