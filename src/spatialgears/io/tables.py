@@ -49,12 +49,12 @@ def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnDa
             "Check the file.",
         )
     columns = lines[0][-(len(lines[1]) - 1) :]  # the header may lack the corner, as R writes it
-    chunks = pd.read_csv(path, sep=separator, header=None, skiprows=1, dtype={0: str}, chunksize=CHUNK)
     rows: list[str] = []
     blocks = []
-    for chunk in chunks:
-        rows.extend(chunk[0])
-        blocks.append(sparse.csr_matrix(chunk.iloc[:, 1:].to_numpy(np.float32)))
+    with pd.read_csv(path, sep=separator, header=None, skiprows=1, dtype={0: str}, chunksize=CHUNK) as chunks:
+        for chunk in chunks:
+            rows.extend(chunk[0])
+            blocks.append(sparse.csr_matrix(chunk.iloc[:, 1:].to_numpy(np.float32)))
     counts = sparse.vstack(blocks, format="csr")
     if names is not None:
         transpose = len(names.intersection(columns)) > len(names.intersection(rows))
