@@ -12,11 +12,11 @@ from torch import Tensor
 
 from spatialgears.assembly.confidence import Confidence, error_of_mean
 from spatialgears.engine import child_seed, numpy_rng, torch_rng
-from spatialgears.expression.nearest import NearestSpots
 from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.views import SpotViews
 from spatialgears.geometry.ensemble import dropout_spread
 from spatialgears.geometry.heldout import Draw
+from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import Folds, GeometryFit
 from spatialgears.selfcheck import MISSED_SLIDE, SelfCheck, score
 from spatialgears.supervision.targets import procrustes

@@ -18,7 +18,6 @@ from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
 from spatialgears.examining import examine
 from spatialgears.expression.encoder import Encoder
-from spatialgears.expression.nearest import NearestSpots
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel, build_panel
 from spatialgears.expression.pull import Pull
@@ -28,6 +27,7 @@ from spatialgears.expression.views import SpotViews, cell_features, cell_standar
 from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.geometry.training import train_geometry
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.store import StoredModel, flatten, part
@@ -281,6 +281,7 @@ def fit_model(
             checkpoint=checkpoint,
             data=data,
             progress=progress,
+            place=nearest_places,
         )
     encoder = embedded.encoder if embedded else None
     depths = np.asarray(cells.sum(1)).ravel()

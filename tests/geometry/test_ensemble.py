@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from spatialgears.engine import torch_rng
-from spatialgears.expression.nearest import NearestSpots
 from spatialgears.geometry.ensemble import Ensemble, dropout_spread
 from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.networks import _dropped
 from spatialgears.supervision.targets import centre, procrustes
 

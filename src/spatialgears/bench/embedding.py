@@ -24,12 +24,12 @@ from spatialgears.bench.store import Store
 from spatialgears.config import Config
 from spatialgears.datasets import Tissue
 from spatialgears.engine import numpy_rng
-from spatialgears.expression.nearest import nearest_places
 from spatialgears.expression.normalise import dense, log_normalise
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.training import EncoderFit, train_encoder
 from spatialgears.expression.views import cell_features
+from spatialgears.geometry.nearest import nearest_places
 from spatialgears.metrics import mixing, spearman
 
 #: Sets of the table; ``simulated`` is another individual's cells, on another platform.
@@ -86,7 +86,9 @@ def measure(tissue: Tissue, config: Config, *, seed: int) -> dict[str, Any]:
     panel, columns = build_panel(slides, coords, cells, genes=np.array(genes), config=wide)
     slides, cells = [x[:, columns] for x in slides], cells[:, columns]
     forced = config.model_copy(update={"expression": settings})
-    fit: EncoderFit = train_encoder(slides, [cells], panel, coords=coords, config=forced, seed=seed)
+    fit: EncoderFit = train_encoder(
+        slides, [cells], panel, coords=coords, config=forced, seed=seed, place=nearest_places
+    )
     seconds = time.perf_counter() - start
     spots = [cell_features(x, panel, settings)[0] for x in slides]
     query = cell_features(cells, panel, settings)[0]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spatialgears.engine import numpy_rng
 from spatialgears.expression.encoder import Encoder
-from spatialgears.expression.nearest import nearest_places
+from spatialgears.expression.reference import Place, knn_places
 from spatialgears.metrics import spearman
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ def run_guard(
     coords: Sequence[np.ndarray],
     seed: int,
     force: Literal["auto", "encoder", "reference"] = "auto",
+    place: Place = knn_places,
 ) -> Guard:
     """Score both embeddings on held-out spots and choose.
 
@@ -74,12 +75,16 @@ def run_guard(
         Decides the tiles held out together.
     force
         Use this embedding whatever the scores.
+    place
+        How spots are placed by their neighbours; best as cells will be.
     """
     some = [np.sort(numpy_rng(seed, "guard", i).permutation(len(x))[:LOOKED_AT]) for i, x in enumerate(known)]
     known, queries = ([x[rows] for x, rows in zip(each, some, strict=True)] for each in (known, queries))
     places = [xy[rows] for xy, rows in zip(coords, some, strict=True)]
     scores = [
-        held_out_scores([e.embed(x) for x in known], [e.embed(x) for x in queries], places, seed=seed)
+        held_out_scores(
+            [e.embed(x) for x in known], [e.embed(x) for x in queries], places, seed=seed, place=place
+        )
         for e in (encoder, reference)
     ]
     over = "slides" if "slides" in scores[0] else "spots"
@@ -93,7 +98,12 @@ def run_guard(
 
 
 def held_out_scores(
-    known: Sequence[Tensor], queries: Sequence[Tensor], coords: Sequence[np.ndarray], *, seed: int
+    known: Sequence[Tensor],
+    queries: Sequence[Tensor],
+    coords: Sequence[np.ndarray],
+    *,
+    seed: int,
+    place: Place = knn_places,
 ) -> dict[str, float]:
     """Spearman correlation of distances of held-out spots, over ``spots`` and, with several slides, ``slides``.
 
@@ -105,27 +115,31 @@ def held_out_scores(
         (n_i, 2) their places.
     seed
         Decides the tiles held out together.
+    place
+        How spots are placed by their neighbours.
     """
     scores = {
-        "spots": np.mean([_over_spots(*slide, seed) for slide in zip(known, queries, coords, strict=True)])
+        "spots": np.mean(
+            [_over_spots(*slide, seed, place) for slide in zip(known, queries, coords, strict=True)]
+        )
     }
     if len(known) > 1:
         over_slides = []
         for i, query in enumerate(queries):
             others = [j for j in range(len(known)) if j != i]
-            places = nearest_places([known[j] for j in others], [coords[j] for j in others], query)
+            places = place([known[j] for j in others], [coords[j] for j in others], query)
             over_slides.append(_score(places, coords[i], seed))
         scores["slides"] = np.mean(over_slides)
     return {name: float(value) for name, value in scores.items()}
 
 
-def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int) -> float:
+def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int, place: Place) -> float:
     """Every spot placed from the other folds; whole tiles are held out, so its neighbours are missing too."""
     fold = tile_folds(coords, seed=seed)
     places = np.empty(coords.shape)
     for i in np.unique(fold):
         held = fold == i
-        places[held] = nearest_places([known[~held]], [coords[~held]], query[held])
+        places[held] = place([known[~held]], [coords[~held]], query[held])
     return _score(places, coords, seed)
 
 

@@ -7,7 +7,7 @@ common pose of the slides is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from spatialgears.expression.encoder import Encoder
 
+#: Embedded spots of every slide, their places, and embedded profiles (m, h) in; places (m, 2) out.
+Place = Callable[[Sequence[Tensor], Sequence[np.ndarray], Tensor], np.ndarray]
 N_COMPONENTS, N_NEIGHBORS = 30, 5
 CHUNK = 4096
 

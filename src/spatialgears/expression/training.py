@@ -40,7 +40,7 @@ from spatialgears.expression.normalise import Matrix
 from spatialgears.expression.objective import Batch, Objective
 from spatialgears.expression.panel import Panel
 from spatialgears.expression.probe import balanced_probe
-from spatialgears.expression.reference import reference_encoder
+from spatialgears.expression.reference import Place, knn_places, reference_encoder
 from spatialgears.expression.start import svd_basis, weighted_start
 from spatialgears.expression.views import CellViews, SpotViews
 from spatialgears.metrics import mixing
@@ -100,6 +100,7 @@ def train_encoder(
     checkpoint: Path | None = None,
     data: str = "",
     progress: Progress = silent,
+    place: Place = knn_places,
 ) -> EncoderFit:
     """Train the shared encoder f_theta, freeze it, and let the guard choose between it and the reference.
 
@@ -125,6 +126,8 @@ def train_encoder(
         Names the data: a checkpoint of other data is refused.
     progress
         Called after every step as ``progress("encoder", done, total, losses)``.
+    place
+        How the guard places spots by their neighbours.
     """
     e = config.expression
     rng = numpy_rng(seed, "encoder rows")
@@ -153,6 +156,7 @@ def train_encoder(
         coords=coords,
         seed=seed,
         force=e.embedding,
+        place=place,
     )
     chosen = encoder if guard.choice == "encoder" else reference_encoder(measured, seed=seed)
     embedded = [(views, chosen.embed(views.clean())) for views in (spots, singles)]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spatialgears.engine import child_seed, torch_rng
-from spatialgears.expression.nearest import NearestSpots
 from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.processes import share_of, summed
 from spatialgears.supervision.targets import centre, procrustes
 from spatialgears.types import Features

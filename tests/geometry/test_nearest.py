@@ -8,8 +8,8 @@ import torch
 from torch.nn.functional import normalize, pad
 
 from spatialgears.examining import best_weight
-from spatialgears.expression import nearest
-from spatialgears.expression.nearest import NearestSpots, nearest_places
+from spatialgears.geometry import nearest
+from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.supervision.targets import centre
 
 
