@@ -20,10 +20,7 @@ from spatialgears.supervision.targets import procrustes
 
 NEAREST = 20  # spots averaged
 CROWD = 10  # spots next to one that make its crowding
-SOFTNESS, OF_GAP = (
-    0.05,
-    0.4,
-)  # a spot less alike by this, or this share of how much these differ, counts e times less
+SOFTNESS = 0.05  # a spot less alike by this counts e times less
 ROWS = 2000  # points compared with all spots at once
 
 
