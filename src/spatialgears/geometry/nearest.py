@@ -92,16 +92,17 @@ class NearestSpots(nn.Module):
             weights_of = weights.split([each.values.shape[1] for each in found], 1)
             for s, (own, each, share) in enumerate(zip(slides, found, weights_of, strict=True)):
                 places = self.coords[own][each.indices]  # (rows, taken, 2)
-                alone[s].flatten(0, 1)[rows] = (places * _of_most_alike(each.values).unsqueeze(-1)).sum(1)
+                alone[s].flatten(0, 1)[rows] = (places * _softened(each.values).unsqueeze(-1)).sum(1)
                 sums[s].flatten(0, 1)[rows] = (places * share.unsqueeze(-1)).sum(1)
                 shares[s].flatten(0, 1)[rows] = share.sum(1, keepdim=True)
         real = torch.ones(*z.shape[:2], 1) if mask is None else mask.unsqueeze(-1).float()
         origins = (alone * real).sum(2, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1)
-        total = torch.zeros_like(geometry) if geometry is not None else origins[0].repeat(1, z.shape[1], 1)
+        total: Tensor | float = 0.0
         if geometry is None:
-            geometry = (alone[0] - origins[0]) * real
+            total, geometry = origins[0], (alone[0] - origins[0]) * real
         for layout, origin, summed, share in zip(alone, origins, sums, shares, strict=True):
-            total += (summed - share * origin) @ procrustes(layout - origin, geometry, mask)
+            total = total + (summed - share * origin) @ procrustes(layout - origin, geometry, mask)
+        assert isinstance(total, Tensor)
         return total
 
 
@@ -109,9 +110,8 @@ def nearest_places(known: Sequence[Tensor], coords: Sequence[np.ndarray], query:
     """Places (m, 2) of embedded profiles ``query`` (m, h) by the embedded spots (n_i, h) of slides and their places."""
     slide = torch.repeat_interleave(torch.tensor([len(z) for z in known]))
     places = torch.from_numpy(np.concatenate(coords))
-    return NearestSpots(torch.cat(list(known)), places, slide, torch.arange(len(slide)))(query[None])[
-        0
-    ].numpy()
+    spots = NearestSpots(torch.cat(list(known)), places, slide, torch.arange(len(slide)))
+    return spots(query[None])[0].numpy()
 
 
 def _crowding(bank: Tensor) -> Tensor:
@@ -124,4 +124,8 @@ def _crowding(bank: Tensor) -> Tensor:
 def _of_most_alike(alike: Tensor) -> Tensor:
     """Weights (n, m), which sum to one in a row, of the ``NEAREST`` most alike of (n, m); none of the others."""
     found = alike.topk(min(NEAREST, alike.shape[1]), dim=1)
-    return torch.zeros_like(alike).scatter(1, found.indices, (found.values / SOFTNESS).softmax(1))
+    return torch.zeros_like(alike).scatter(1, found.indices, _softened(found.values))
+
+
+def _softened(alike: Tensor) -> Tensor:
+    return (alike / SOFTNESS).softmax(1)

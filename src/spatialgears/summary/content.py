@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.spatial import KDTree
 
 from spatialgears import selfcheck
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
 from spatialgears.errors import InputError
+from spatialgears.metrics import canonical
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
 from spatialgears.store import versions
@@ -198,12 +198,8 @@ def _summary(model: GEARS, placed: Reconstruction, spots: Sequence[np.ndarray]) 
 
 
 def _pitch(spots: Sequence[np.ndarray]) -> float:
-    """Distance of spots to their nearest neighbours, in RMS radii of their slide: the median of each, the mean of all."""
-    found = []
-    for coords in spots:
-        nearest, _ = KDTree(coords).query(coords, k=2)
-        found.append(np.median(nearest[:, 1]) / np.sqrt(((coords - coords.mean(0)) ** 2).sum(1).mean()))
-    return float(np.mean(found))
+    """The distance of neighbouring spots in RMS radii of their slide, the mean of the slides."""
+    return float(np.mean([lookup.pitch(canonical(coords)) for coords in spots]))
 
 
 def _embedding(facts: Mapping[str, Any]) -> list[Section]:

@@ -101,8 +101,10 @@ def registration(subject: Subject) -> Section:
     ax = plotting.registration(cells, subject.slides[best], color=subject.types, title=title)
     alt = f"Cells drawn over the spots of {title}"
     caution = f"Laid on {title}, the cells hardly match what is there: do not read them in its frame."
-    found = _section("Cells on the slide", [*words, subject.extent], ax, alt=alt, table=rows)
-    return replace(found, caution=caution) if agreed < POOR else found
+    words.append(subject.extent)
+    return _section(
+        "Cells on the slide", words, ax, alt=alt, table=rows, caution=caution if agreed < POOR else ""
+    )
 
 
 def patterns(subject: Subject) -> Section:
@@ -140,8 +142,9 @@ def patterns(subject: Subject) -> Section:
     caution = (
         "Genes that form patterns on the slide hardly do among the placed cells: read the map with caution."
     )
-    section = _section("Do genes keep their patterns?", [*words, subject.extent], ax, alt=alt)
-    return replace(section, caution=caution) if found["agreement"] < POOR else section
+    words.append(subject.extent)
+    caution = caution if found["agreement"] < POOR else ""
+    return _section("Do genes keep their patterns?", words, ax, alt=alt, caution=caution)
 
 
 def markers(subject: Subject) -> Section:
@@ -277,7 +280,9 @@ def _p(value: float) -> str:
     return "< 1e-16" if value < 1e-16 else f"{value:.1g}"
 
 
-def _section(title: str, words: list[str], ax: Axes, *, alt: str, table: Any = ()) -> Section:
+def _section(
+    title: str, words: list[str], ax: Axes, *, alt: str, table: Any = (), caution: str = ""
+) -> Section:
     """A section with the figure that holds these axes."""
     import matplotlib.pyplot as plt
 
@@ -285,4 +290,4 @@ def _section(title: str, words: list[str], ax: Axes, *, alt: str, table: Any = (
     assert isinstance(figure, Figure)
     figure.savefig(stream, format="png", dpi=100)
     plt.close(figure)
-    return Section(title, "\n\n".join(filter(None, words)), stream.getvalue(), alt, table)
+    return Section(title, "\n\n".join(filter(None, words)), stream.getvalue(), alt, table, caution)
