@@ -125,7 +125,8 @@ def test_every_analysis_is_a_section(content, small_model):
     ]
     compared = sections.pop()
     assert [row["embedding"] for row in compared.table] == ["trained encoder", "components of weighted genes"]
-    assert f"make up {small_model.embedding_['nearest']:.0%} of each place" in compared.text
+    reach = small_model.embedding_["reach"]
+    assert (f"within {reach:.2g} RMS radii" if reach else "by the networks alone") in compared.text
     assert all(section.png.startswith(b"\x89PNG") and section.alt for section in sections)
     assert not any("could not" in section.text for section in sections)
     registered = sections[0]

@@ -207,8 +207,8 @@ class GeometryConfig(_Stage):
     )
     nearest: bool = Field(
         True,
-        description="average the generators with the places of the spots nearest in stage A's embedding, by the share "
-        "that places spots best that neither has seen; needs crossfit",
+        description="put cells where the spots most like them in stage A's embedding are, of those in reach of the "
+        "generators' place; spots that neither has seen tell how far that is; needs crossfit",
     )
     slide_steps: Annotated[int, Field(ge=0)] = Field(
         400,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.views import SpotViews
 from spatialgears.geometry.ensemble import dropout_spread
 from spatialgears.geometry.heldout import Draw
+from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import Folds, GeometryFit
 from spatialgears.selfcheck import MISSED_SLIDE, SelfCheck, score
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 VIEWS = 4  # views of each held-out spot that the confidence is learnt from
 EXAMINED = 5000  # spots of a slide that are looked at: more tell no more
+REACHES = (0.0, 0.1, 0.15, 0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 10.0)  # tried, in RMS radii of a slide
+REACHED = 2000  # spots of a slide that these are tried on
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,6 @@ class Unseen:
         (m, f) the view that was placed.
     places, truth
         (m, 2) where it was put, and where it is.
-    nearest
-        (m, 2) where the nearest spots put it, of those the model has seen; ``places`` without such.
     view
         (m,) number of the view.
     spread
@@ -53,7 +55,6 @@ class Unseen:
     slide: Tensor
     features: Tensor
     places: Tensor
-    nearest: Tensor
     truth: Tensor
     view: Tensor
     spread: Tensor
@@ -63,9 +64,71 @@ class Unseen:
         """(m,) how far off each was placed."""
         return (self.places - self.truth).norm(dim=1)
 
-    def averaged(self, weight: float) -> Unseen:
-        """Placed by the mean of model and nearest spots, these with ``weight``."""
-        return replace(self, places=torch.lerp(self.places, self.nearest, weight))
+
+@dataclass(frozen=True)
+class _Look:
+    """One view of a slide's spots, of which a model has not seen some.
+
+    ``index`` and ``truth`` are the spots and their places, ``x`` and ``z`` what the model sees and the embedding,
+    ``known`` the nearest spots of those it has seen. ``halves`` are marked at random.
+    """
+
+    model: GeometryModel
+    known: NearestSpots | None
+    slide: int
+    view: int
+    seed: int
+    index: Tensor
+    truth: Tensor
+    unseen: Tensor
+    halves: Tensor
+    x: Tensor
+    z: Tensor
+
+    def posed(self, geometry: Tensor) -> Tensor:
+        """The unseen spots' places (m, 2) in the frame of their slide, from a geometry (n, d) of all spots.
+
+        The pose is found from the spots the model has seen; where it has seen next to none, that of each half of them
+        from the other half. No spot's place takes part in finding its own pose: d dimensions could be turned to fit.
+        """
+        unseen, half, places = self.unseen, self.halves, torch.empty(self.truth.shape)
+        by_seen = (~unseen).sum() > unseen.sum()
+        for wanted, posed in ((unseen, ~unseen),) if by_seen else ((half, ~half), (~half, half)):
+            shift, origin = geometry[posed].mean(0), self.truth[posed].mean(0)
+            turn = procrustes(self.truth[posed] - origin, geometry[posed] - shift)  # (2, d)
+            places[wanted] = (geometry[wanted] - shift) @ turn.T + origin
+        return places[unseen]
+
+    def guided(self, geometry: Tensor) -> Tensor:
+        """The geometry (n, d) as the spots nearest to it have it."""
+        return geometry if self.known is None else self.known(self.z[None], geometry[None])[0]
+
+
+def _looks(
+    folds: Folds,
+    draw: Draw,
+    slides: list[NDArray[np.float64]],
+    *,
+    seed: int,
+    nearest: NearestSpots | None,
+    views: int,
+    at_most: int,
+) -> Iterator[_Look]:
+    """Views of the spots of each slide (or ``at_most`` of them) for every model that has not seen some."""
+    everywhere = np.concatenate(slides)
+    for number, model in enumerate(folds.models):
+        known = None if nearest is None else nearest.without(folds.fold == number)
+        for s, spots in enumerate(examined(slides, seed=seed, at_most=at_most)):
+            unseen = torch.from_numpy(folds.fold[spots] == number)
+            if not unseen.any():
+                continue
+            halves = torch.rand(len(spots), generator=torch_rng(seed, "halves", number, s)).argsort() % 2 == 0
+            index, truth = torch.from_numpy(spots), torch.from_numpy(everywhere[spots]).float()
+            for view in range(views):
+                x = draw(index[None], torch_rng(seed, "unseen", number, s, view))[0]
+                x, z = x.tensor_split([x.shape[-1] if nearest is None else model.n_features], dim=-1)
+                own_seed = child_seed(seed, "spread", number, s, view)
+                yield _Look(model, known, s, view, own_seed, index, truth, unseen, halves, x, z)
 
 
 @torch.no_grad()
@@ -79,46 +142,53 @@ def place_unseen(
 ) -> Unseen:
     """Place every spot with the model that has not seen it, among all spots of its slide (or ``EXAMINED`` of them).
 
-    The pose of a slide is found from the spots the model has seen; where it has seen none, that of each half of its
-    spots from the other half. No spot's place takes part in finding its own pose: d dimensions could be turned to fit.
     With ``nearest``, views are the model's features and, after them, the embedding.
     """
-    everywhere = np.concatenate(slides)
     parts: list[tuple[Tensor, ...]] = []
-    for number, model in enumerate(folds.models):
-        known = None if nearest is None else nearest.without(folds.fold == number)
-        for s, spots in enumerate(examined(slides, seed=seed)):
-            unseen = torch.from_numpy(folds.fold[spots] == number)
-            if not unseen.any():
-                continue
-            half = torch.rand(len(spots), generator=torch_rng(seed, "halves", number, s)).argsort() % 2 == 0
-            by_seen = (~unseen).sum() > unseen.sum()
-            index, truth = torch.from_numpy(spots), torch.from_numpy(everywhere[spots]).float()
-            for view in range(VIEWS):
-                x = draw(index[None], torch_rng(seed, "unseen", number, s, view))
-                if known is None:
-                    geometry = near = model(x)[0].float()
-                else:
-                    x, z = x.tensor_split([model.n_features], dim=-1)
-                    geometry = model(x)[0].float()
-                    near = known(z, geometry[None])[0]
-                both = torch.stack([geometry, near])
-                places = torch.empty(2, *truth.shape)
-                for wanted, posed in ((unseen, ~unseen),) if by_seen else ((half, ~half), (~half, half)):
-                    shift, origin = geometry[posed].mean(0), truth[posed].mean(0)
-                    turn = procrustes(truth[posed] - origin, geometry[posed] - shift)  # (2, d)
-                    places[:, wanted] = (both[:, wanted] - shift) @ turn.T + origin
-                spread = dropout_spread(model, x[0], seed=child_seed(seed, "spread", number, s, view))
-                rows = (index[unseen], torch.full((int(unseen.sum()),), s), x[0, unseen], *places[:, unseen])
-                parts.append((*rows, truth[unseen], torch.full((int(unseen.sum()),), view), spread[unseen]))
+    for look in _looks(folds, draw, slides, seed=seed, nearest=nearest, views=VIEWS, at_most=EXAMINED):
+        places = look.posed(look.guided(look.model(look.x[None])[0].float()))
+        spread = dropout_spread(look.model, look.x, seed=look.seed)
+        number = torch.ones(len(places), dtype=torch.long)
+        mine = (part[look.unseen] for part in (look.index, look.x, look.truth, spread))
+        index, x, truth, spread = mine
+        parts.append((index, number * look.slide, x, places, truth, number * look.view, spread))
     return Unseen(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def examined(slides: list[NDArray[np.float64]], *, seed: int) -> list[NDArray[np.int64]]:
+@torch.no_grad()
+def set_reach(
+    nearest: NearestSpots, fit: GeometryFit, draw: Draw, slides: list[NDArray[np.float64]], *, seed: int
+) -> None:
+    """Set how far from the generators' places ``nearest`` reaches, by the spots or, where there are such, slides missed.
+
+    ``draw`` gives the model's features and, after them, the embedding.
+    """
+    folds = fit.folds if fit.slide_folds is None else fit.slide_folds
+    if folds is None:
+        return
+    error, unit = [], []
+    looks = _looks(folds, draw, slides, seed=seed, nearest=nearest, views=1, at_most=REACHED)
+    for look in looks:
+        assert look.known is not None
+        geometry, tried = look.model(look.x[None])[0].float(), []
+        for reach in REACHES:
+            look.known.reach.fill_(reach)
+            tried.append((look.posed(look.guided(geometry)) - look.truth[look.unseen]).square().sum(1))
+        error.append(torch.stack(tried))  # (reaches, m)
+        own = look.index[look.unseen]
+        unit.append(own if fit.slide_folds is None else torch.full_like(own, look.slide))
+    reach = REACHES[least(torch.cat(error, 1), torch.cat(unit))]
+    nearest.reach.fill_(reach)
+    logger.info("nearest spots: as far as %.2f RMS radii from the generators' places", reach)
+
+
+def examined(
+    slides: list[NDArray[np.float64]], *, seed: int, at_most: int = EXAMINED
+) -> list[NDArray[np.int64]]:
     """The spots of each slide that are looked at, numbered through the slides."""
     starts = np.cumsum([0, *map(len, slides)])
     return [
-        starts[s] + np.sort(numpy_rng(seed, "examined", s).permutation(len(coords))[:EXAMINED])
+        starts[s] + np.sort(numpy_rng(seed, "examined", s).permutation(len(coords))[:at_most])
         for s, coords in enumerate(slides)
     ]
 
@@ -135,9 +205,9 @@ def examine(
 ) -> tuple[list[SelfCheck], Confidence | None]:
     """Self-checks on held-out spots and slides beside the simple reference, and the confidence learnt from them.
 
-    Cells are of no slide: where whole slides were missed, these tell how far off cells are, and what weight
-    ``nearest`` gets. A spot is placed by the one model that has not seen it, cells by the mean of all, which does not
-    have the ``noise`` of one (:func:`~spatialgears.assembly.confidence.error_of_mean`).
+    Cells are of no slide: where whole slides were missed, these tell how far off cells are. A spot is placed by the one
+    model that has not seen it, cells by the mean of all, which does not have the ``noise`` of one
+    (:func:`~spatialgears.assembly.confidence.error_of_mean`).
     """
     checks: list[SelfCheck] = []
     judged = [
@@ -147,13 +217,6 @@ def examine(
     ]
     if not judged:
         return checks, None
-    if nearest is not None:
-        last = judged[-1][2]
-        missed = last.slide if fit.slide_folds is not None else None
-        weight = best_weight(last.places, last.nearest, last.truth, spot=last.spot, slide=missed)
-        nearest.weight.fill_(weight)
-        logger.info("nearest spots: %.2f of the mean with the generators", float(nearest.weight))
-        judged = [(folds, what, each.averaged(float(nearest.weight))) for folds, what, each in judged]
     for folds, what, unseen in judged:
         simple = reference_places(folds, views, slides, seed=seed)
         for s in range(len(slides)):
@@ -165,38 +228,21 @@ def examine(
                 places, truth, spot = unseen.places[one], unseen.truth[one], unseen.spot[one]
                 checks.append(score(title, places.numpy(), truth.numpy(), reference=simple[spot.numpy()]))
     last = judged[-1][2]
-    if nearest is not None:
-        noise *= (1 - float(nearest.weight)) ** 2
     error = error_of_mean(last.error, last.spread, noise=noise, members=len(fit.members))
     return checks, Confidence.fit(last.features, error, last.spread, spot=last.spot)
 
 
-def best_weight(
-    generated: Tensor, nearest: Tensor, truth: Tensor, *, spot: Tensor, slide: Tensor | None = None
-) -> float:
-    """The share of ``nearest`` in the mean with ``generated`` that places spots well, (m, 2) each.
+def least(error: Tensor, unit: Tensor) -> int:
+    """The first of several ways whose errors (ways, m) are, on average, within one standard error of the least.
 
-    The smallest whose squared error is within one standard error of the least: what serves spots alone serves cells
-    less, and where little is won nothing is changed.
-
-    Parameters
-    ----------
-    generated, nearest, truth
-        Places of views of spots: by a model that has not seen them, by the nearest spots, and the true ones.
-    spot
-        (m,) which spot each is a view of; spots count alike, and their number makes the standard error.
-    slide
-        (m,) given where whole slides were missed: then slides count alike, and their number makes it. Spots of a slide
-        are wrong together.
+    What serves spots alone serves cells less, and where little is won nothing is changed. Units (m,), which are spots
+    or, as those of one slide are wrong together, slides, count alike, and their number makes the standard error.
     """
-    unit = spot if slide is None else slide
-    _, which, views = unit.unique(return_inverse=True, return_counts=True)
-    shares = torch.linspace(0, 1, 101)
-    error = torch.stack([(torch.lerp(generated, nearest, w) - truth).square().sum(1) for w in shares])
-    error = torch.zeros(len(shares), len(views)).index_add(1, which, error) / views  # (shares, units)
+    _, which, size = unit.unique(return_inverse=True, return_counts=True)
+    error = torch.zeros(len(error), len(size)).index_add(1, which, error) / size  # (ways, units)
     excess = error - error[error.mean(1).argmin()]
-    within = excess.mean(1) <= excess.std(1) / len(views) ** 0.5
-    return float(shares[int(within.float().argmax())])
+    within = excess.mean(1) <= excess.std(1) / len(size) ** 0.5
+    return int(within.float().argmax())
 
 
 def reference_places(

@@ -16,7 +16,7 @@ from torch import Tensor
 from spatialgears.assembly.confidence import Confidence
 from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
-from spatialgears.examining import examine
+from spatialgears.examining import examine, set_reach
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel, build_panel
@@ -316,11 +316,15 @@ def fit_model(
         coords = torch.from_numpy(np.concatenate(canonical))
         nearest = NearestSpots(encoder.embed(views.clean()[some]), coords[some], slide[some], some)
         draw = draw_embedded
+        set_reach(nearest, fit, draw, list(canonical), seed=seed)
     noise = 0.0
     if len(fit.members) > 1:
         rows = np.sort(numpy_rng(seed, "noise").permutation(cells.shape[0])[:NOISE_CELLS])
         x, _ = cell_features(cells[rows], panel, settings, standardiser=standardiser, raw=raw)
-        noise = Ensemble(fit.members).noise(seen_by_network(x, signal, encoder, config), seed=seed)
+        seen = seen_by_network(x, signal, encoder, config)
+        if nearest is not None:
+            seen = with_embedding(seen, x, encoder)
+        noise = Ensemble(fit.members, nearest).noise(seen, seed=seed)
     checks, confidence = examine(fit, draw, views, list(canonical), seed=seed, nearest=nearest, noise=noise)
     pulls = config.expression.pull > 0 and config.geometry.inputs == "expression" and signal is None
     history = fit.history | ({f"encoder/{k}": v for k, v in embedded.history.items()} if embedded else {})
@@ -337,7 +341,7 @@ def fit_model(
         checks=checks,
         history=history,
         warnings=inputs.warnings,
-        embedding=embedded.summary() | {"nearest": float(nearest.weight) if nearest else None}
+        embedding=embedded.summary() | {"reach": float(nearest.reach) if nearest else None}
         if embedded
         else {},
     )

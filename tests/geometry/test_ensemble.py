@@ -181,15 +181,15 @@ def test_the_noise_of_members_is_what_they_differ_by(tiny):
 
 
 @torch.no_grad()
-def test_the_ensemble_takes_its_share_and_members_do_not_see_the_embedding(tiny):
+def test_nearest_spots_are_guided_by_the_mean_and_members_do_not_see_the_embedding(tiny):
     z, places = torch.randn(100, 3), torch.randn(100, 2)
     spots = NearestSpots(z, places, torch.arange(100) % 2, torch.arange(100))
     model = GeometryModel(10, 6, tiny(refiner="none").geometry).eval()
     x = torch.randn(1, 50, 10)
     seen = torch.cat([x, z[None, :50]], -1)
     plain, mixed = Ensemble([model]).eval(), Ensemble([model], spots).eval()
-    torch.testing.assert_close(mixed(seen), plain(x))  # a weight of zero
-    spots.weight.fill_(0.25)
-    expected = centre(torch.lerp(plain(x), spots(z[None, :50], plain(x)), 0.25))
-    torch.testing.assert_close(mixed(seen), expected)
+    torch.testing.assert_close(mixed(seen), plain(x))  # a reach of zero
+    spots.reach.fill_(0.5)
+    torch.testing.assert_close(mixed(seen), centre(spots(z[None, :50], plain(x))))
+    assert (mixed(seen) - plain(x)).abs().max() > 0.1
     assert torch.equal(mixed.spread(seen[0], seed=0), plain.spread(x[0], seed=0))

@@ -1,4 +1,4 @@
-"""Nearest spots beside the generators: known places, unknown poses, and the weight that fits best."""
+"""Nearest spots in reach of the generators: known places, unknown poses, and the reach that fits best."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize, pad
 
-from spatialgears.examining import best_weight
+from spatialgears.examining import least
 from spatialgears.geometry import nearest
 from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.supervision.targets import centre
@@ -22,7 +22,7 @@ def tissue():
     turn = torch.linalg.qr(torch.randn(2, 2, generator=rng)).Q
     slide = torch.arange(300) % 2
     own = torch.where(slide[:, None] == 0, places, (places + 3.0) @ turn)  # slide 1: moved and turned
-    return places, z, NearestSpots(z, own, slide, torch.arange(300))
+    return places, z, NearestSpots(z, own, slide, torch.arange(300), reach=10.0)
 
 
 def test_points_lie_where_the_spots_like_them_are_whatever_the_poses(tissue):
@@ -31,6 +31,45 @@ def test_points_lie_where_the_spots_like_them_are_whatever_the_poses(tissue):
     geometry = pad(points, (0, 4)) @ torch.linalg.qr(torch.randn(6, 6)).Q
     found = spots(query[None], geometry[None])[0]
     assert (found - geometry).norm(dim=1).median() < 0.2 < geometry.norm(dim=1).median()
+
+
+@pytest.mark.parametrize("reach", [0.3, 1.0])
+def test_of_spots_as_alike_those_near_the_geometry_are_meant(reach):
+    """Profiles of two corners of four are the same; a blurred geometry knows which corner is meant."""
+    rng = torch.Generator().manual_seed(0)
+    corners = torch.tensor([[-5.0, -5.0], [5.0, 5.0], [-5.0, 5.0], [5.0, -5.0]]).repeat_interleave(100, 0)
+    within = torch.randn(400, 2, generator=rng)
+    places, kind = centre(corners + within), torch.eye(3)[torch.tensor([0, 0, 1, 2]).repeat_interleave(100)]
+    z = torch.cat([within - (kind == 0).float()[:, :2], 4 * kind], 1)
+    z[100:200] = z[:100]
+    places[100:200] = places[:100] - corners[:100] + corners[100:200]
+    blurred = pad(centre(places + 0.5 * torch.randn(400, 2, generator=rng)), (0, 4))[None]
+    spots = NearestSpots(z, places, torch.zeros(400, dtype=torch.long), torch.arange(400))
+    off = {}
+    for one in (0.0, reach, 1e3):
+        spots.reach.fill_(one)
+        off[one] = float((spots(z[None], blurred)[0, :200, :2] - places[:200]).norm(dim=1).median())
+    assert off[reach] < off[0.0] / 1.5 < off[1e3] / 3  # alone, they lie between the corners
+
+
+def test_the_reach_has_two_ends(tissue):
+    places, z, spots = tissue
+    geometry = pad(centre(places + 0.3), (0, 4))[None]
+    found = {}
+    for reach in (0.0, 0.1, 1e3, 1e6):
+        spots.reach.fill_(reach)
+        found[reach] = spots(z[None], geometry)
+    assert torch.equal(found[0.0], geometry)
+    torch.testing.assert_close(found[1e3], found[1e6])  # likeness alone
+    assert (found[0.1] - found[1e6]).abs().max() > 0.05
+
+
+def test_many_points_are_posed_by_some_of_them(tissue, monkeypatch):
+    places, z, spots = tissue
+    geometry = pad(centre(places), (0, 4))[None]
+    whole = spots(z[None], geometry)
+    monkeypatch.setattr(nearest, "POSED", 100)
+    assert (spots(z[None], geometry) - whole).norm(dim=-1).max() < 0.1
 
 
 def test_without_a_geometry_the_first_slide_gives_the_frame(tissue):
@@ -86,42 +125,30 @@ def test_a_spot_does_not_place_itself_when_left_out(tissue):
     assert with_itself < without
 
 
-@pytest.mark.parametrize(("size", "best"), [(1.0, 0.5), (2.0, 0.2), (0.5, 0.8)])
-def test_the_weight_is_the_least_that_is_about_as_good_as_the_best(size, best):
-    rng = torch.Generator().manual_seed(1)
-    truth, mine, other = torch.randn(3, 100_000, 2, generator=rng)
-    spot = torch.arange(100_000)
-    assert best_weight(truth + mine, truth + size * other, truth, spot=spot) == pytest.approx(best, abs=0.03)
-    few = slice(200)
-    careful = best_weight(truth[few] + mine[few], truth[few] + size * other[few], truth[few], spot=spot[few])
-    assert 0 < careful < best  # few spots tell little
+def errors(n: int, *sizes: float) -> torch.Tensor:
+    """Squared errors (ways, n) of that mean."""
+    noise = torch.randn(len(sizes), n, generator=torch.Generator().manual_seed(1)).square()
+    return noise * torch.tensor(sizes)[:, None]
+
+
+def test_the_first_that_is_about_as_good_as_the_best():
+    many = errors(100_000, 1.2, 1.1, 1.0, 0.9, 1.5)
+    assert least(many, torch.arange(100_000)) == 3
+    assert least(many[:, :40], torch.arange(40)) < 3  # few spots tell little
+    assert least(torch.ones(4, 50), torch.arange(50)) == 0  # nothing to choose between
+    assert least(errors(100_000, 1.0, 1.1), torch.arange(100_000)) == 0
 
 
 def test_views_of_a_spot_do_not_count_as_spots():
-    rng = torch.Generator().manual_seed(1)
-    truth, mine, other = torch.randn(3, 100, 2, generator=rng)
-    once = best_weight(truth + mine, truth + other, truth, spot=torch.arange(100))
-    often = (x.repeat(50, 1) for x in (truth + mine, truth + other, truth))
-    assert best_weight(*often, spot=torch.arange(100).repeat(50)) == once
+    once = errors(60, 1.3, 1.1, 1.0)
+    assert least(once.repeat(1, 500), torch.arange(60).repeat(500)) == least(once, torch.arange(60))
 
 
 def test_where_slides_were_missed_they_must_agree():
     """Spots of a slide are wrong together: many of them are no proof."""
-    rng = torch.Generator().manual_seed(1)
-    truth, noise, other = torch.randn(3, 4000, 2, generator=rng)
     slide, spot = torch.arange(4000) % 2, torch.arange(4000)
-    alike = (truth + noise, truth + other, truth)
-    assert best_weight(*alike, spot=spot, slide=slide) == pytest.approx(0.5, abs=0.1)
-    helped = torch.where(
-        slide[:, None] == 0, truth + 0.1 * other, truth + 2 * other
-    )  # in one, and not in the other
-    mixed = (truth + noise, helped, truth)
-    assert best_weight(*mixed, spot=spot, slide=slide) < 0.5 * best_weight(*mixed, spot=spot)
-
-
-def test_the_weight_at_the_ends():
-    truth, noise = torch.randn(2, 500, 2, generator=torch.Generator().manual_seed(1))
-    spot = torch.arange(500)
-    assert best_weight(truth, truth + noise, truth, spot=spot) == 0
-    assert best_weight(truth + noise, truth, truth, spot=spot) > 0.9
-    assert best_weight(truth, truth, truth, spot=spot) == 0  # nothing to choose between
+    helped = torch.where(slide == 0, errors(4000, 0.1), errors(4000, 1.4))  # in one, and not in the other
+    mixed = torch.cat([errors(4000, 1.0), helped])
+    assert least(mixed, spot) == 1 and least(mixed, slide) == 0
+    alike = errors(4000, 1.0, 0.5)
+    assert least(alike, spot) == least(alike, slide) == 1

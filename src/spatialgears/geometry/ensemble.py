@@ -53,7 +53,7 @@ class Ensemble(nn.Module):
     members
         Models of one configuration; only the first needs a refiner.
     nearest
-        Takes part in the mean by its weight; then features are those of the members and, after them, the embedding.
+        Sharpens the mean, as far as it reaches; then features are those of the members and, after them, the embedding.
     """
 
     def __init__(self, members: Sequence[GeometryModel], nearest: NearestSpots | None = None) -> None:
@@ -82,17 +82,21 @@ class Ensemble(nn.Module):
         return centre(self.bases(x, mask).mean(0), mask)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The mean proposal (B, n, d) of features x (B, n, f), by the members and the nearest spots."""
-        mean = self.generated(x, mask)
-        if self.nearest is None or not self.nearest.weight:
-            return mean
-        near = self.nearest(x[..., self.lead.n_features :].float(), mean, mask)
-        return centre(torch.lerp(mean, near, self.nearest.weight), mask)
+        """The proposal (B, n, d) for features x (B, n, f), by the members' mean and the nearest spots."""
+        return self.guided(x, self.generated(x, mask), mask)
+
+    def guided(self, x: Tensor, geometry: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Places (B, n, d) by the spots most like each point in reach of a ``geometry``; without such, as it is."""
+        if self.nearest is None:
+            return geometry
+        return centre(self.nearest(x[..., self.lead.n_features :].float(), geometry, mask), mask)
 
     @torch.no_grad()
     def noise(self, x: Tensor, *, seed: int) -> float:
         """Variance by which members differ from their mean on points (n, f), over the squared spread; the median."""
-        bases = self.bases(x[None])[:, 0]  # (members, n, d)
+        bases = torch.stack(
+            [self.guided(x[None], base)[0] for base in self.bases(x[None])]
+        )  # (members, n, d)
         variance = (bases - bases.mean(0)).square().sum(-1).mean(0)
         return float((variance / self.spread(x, seed=seed).square()).median())
 

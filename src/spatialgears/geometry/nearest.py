@@ -1,14 +1,15 @@
-"""Cells where the spots most like them in the embedding are.
+"""Cells where the spots most like them are, of those in reach of where the generators put them.
 
 The cosine alone would have a few spots, those in the midst of many alike, be everyone's nearest (hubs). A spot's
 likeness to a cell is therefore the cosine less half its crowding, the mean cosine to the spots next to it (CSLS: Conneau
-et al. 2018), and nearer spots count for more. Beside the generators this is one more voice: a generator errs where cells
-differ from every spot it was trained on, and these places, in an embedding that has seen the cells, err elsewhere.
+et al. 2018). Spots in several places may be as alike: the generators, which saw them all at once, tell which are meant,
+and the spots tell the place more sharply than the generators' mean of all that is possible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,19 +17,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from spatialgears.supervision.targets import procrustes
+from spatialgears.supervision.targets import centre, procrustes
 
 NEAREST = 20  # spots averaged
 CROWD = 10  # spots next to one that make its crowding
 SOFTNESS = 0.05  # a spot less alike by this counts e times less
 ROWS = 2000  # points compared with all spots at once
+POSED = 5000  # points that a slide's pose is found from
 
 
 class NearestSpots(nn.Module):
-    """Places by the nearest spots of all slides, in the frame of a given geometry.
+    """Places by the spots most like each point, in the frame of a given geometry.
 
-    Poses of slides are unknown to one another: every slide places the points in its own frame, which is turned onto
-    the geometry; then the nearest spots of all are averaged there.
+    Spot s counts by exp(a_s / softness - |x_s - v|^2 / (2 reach^2)), a_s being its likeness and v the place the geometry
+    has for the point: a posterior mean, of spots, with the geometry as prior. Poses of slides are unknown to one another:
+    every slide places the points in its own frame, by likeness alone, which is turned onto the geometry.
 
     Parameters
     ----------
@@ -38,8 +41,8 @@ class NearestSpots(nn.Module):
         (m, 2) their canonical places.
     slide, spot
         (m,) the slide of each, and its number among all spots.
-    weight
-        Share of the nearest spots in the mean with the generators.
+    reach
+        How far from the geometry's place spots count, in RMS radii of a slide. At 0 the geometry stands as it is.
     crowding
         (m,) mean cosine of each with the spots next to it, where it is known.
     """
@@ -49,7 +52,7 @@ class NearestSpots(nn.Module):
     coords: Tensor
     slide: Tensor
     spot: Tensor
-    weight: Tensor
+    reach: Tensor
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class NearestSpots(nn.Module):
         coords: Tensor,
         slide: Tensor,
         spot: Tensor,
-        weight: Tensor | float = 0.0,
+        reach: Tensor | float = 0.0,
         crowding: Tensor | None = None,
     ) -> None:
         super().__init__()
@@ -66,44 +69,90 @@ class NearestSpots(nn.Module):
         self.register_buffer("coords", coords.float())
         self.register_buffer("slide", slide)
         self.register_buffer("spot", spot)
-        self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float32))
+        self.register_buffer("reach", torch.as_tensor(reach, dtype=torch.float32))
 
     def without(self, spots: NDArray[np.bool_]) -> NearestSpots:
         """The same without the ``spots`` marked among all, to place these."""
         keep = ~torch.from_numpy(spots)[self.spot]
-        return NearestSpots(
-            self.bank[keep], self.coords[keep], self.slide[keep], self.spot[keep], self.weight
-        )
+        return NearestSpots(self.bank[keep], self.coords[keep], self.slide[keep], self.spot[keep], self.reach)
 
     def forward(self, z: Tensor, geometry: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Places (B, n, d) of embedded points (B, n, h), laid on a centred ``geometry`` (B, n, d) of the same points.
+        """Places (B, n, d) of embedded points (B, n, h), by spots in reach of a ``geometry`` (B, n, d) of the same points.
 
-        Without one they are in the frame of the first slide.
+        Without one, likeness alone decides, and the frame is that of the first slide.
         """
+        if geometry is not None and not self.reach:
+            return geometry
+        z = normalize(z, dim=-1)
         slides = [(self.slide == slide).nonzero()[:, 0] for slide in self.slide.unique()]
-        alone = torch.empty(len(slides), *z.shape[:2], 2)  # places by each slide, in its own frame
-        sums = torch.empty(len(slides), *z.shape[:2], 2)  # of the nearest of all that are of it, weighted
+        poses = self._poses(z, geometry, mask, slides)
+        here = [None if geometry is None else pose.inverse(geometry).flatten(0, 1) for pose in poses]
+        sums = torch.empty(len(slides), *z.shape[:2], 2)  # of the spots taken that are of a slide, weighted
         shares = torch.empty(len(slides), *z.shape[:2], 1)
-        flat = normalize(z, dim=-1).flatten(0, 1)
-        for rows in torch.arange(len(flat)).split(ROWS):
-            alike = flat[rows] @ self.bank.T - self.crowding / 2  # (rows, m)
-            found = [alike[:, own].topk(min(NEAREST, len(own)), dim=1) for own in slides]
+        for rows in torch.arange(z.shape[0] * z.shape[1]).split(ROWS):
+            points = z.flatten(0, 1)[rows]
+            found = [
+                self._counts(points, own, None if at is None else at[rows]).topk(
+                    min(NEAREST, len(own)), dim=1
+                )
+                for own, at in zip(slides, here, strict=True)
+            ]
             weights = _of_most_alike(torch.cat([each.values for each in found], 1))
             weights_of = weights.split([each.values.shape[1] for each in found], 1)
             for s, (own, each, share) in enumerate(zip(slides, found, weights_of, strict=True)):
-                places = self.coords[own][each.indices]  # (rows, taken, 2)
-                alone[s].flatten(0, 1)[rows] = (places * _softened(each.values).unsqueeze(-1)).sum(1)
-                sums[s].flatten(0, 1)[rows] = (places * share.unsqueeze(-1)).sum(1)
+                sums[s].flatten(0, 1)[rows] = (self.coords[own][each.indices] * share.unsqueeze(-1)).sum(1)
                 shares[s].flatten(0, 1)[rows] = share.sum(1, keepdim=True)
-        real = torch.ones(*z.shape[:2], 1) if mask is None else mask.unsqueeze(-1).float()
-        origins = (alone * real).sum(2, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1)
-        total: Tensor | float = 0.0
-        if geometry is None:
-            total, geometry = origins[0], (alone[0] - origins[0]) * real
-        for layout, origin, summed, share in zip(alone, origins, sums, shares, strict=True):
-            total = total + (summed - share * origin) @ procrustes(layout - origin, geometry, mask)
-        assert isinstance(total, Tensor)
-        return total
+        placed = [pose(part, share) for pose, part, share in zip(poses, sums, shares, strict=True)]
+        return torch.stack(placed).sum(0)
+
+    def _counts(self, points: Tensor, own: Tensor, here: Tensor | None = None) -> Tensor:
+        """The logarithm (rows, m_own) of how much a slide's ``own`` spots count for points, ``here`` in its frame."""
+        counts = (points @ self.bank[own].T - self.crowding[own] / 2) / SOFTNESS
+        if here is not None:
+            counts -= torch.cdist(here, self.coords[own]).square_() / (2 * self.reach**2)
+        return counts
+
+    def _poses(
+        self, z: Tensor, geometry: Tensor | None, mask: Tensor | None, slides: Sequence[Tensor]
+    ) -> list[_Pose]:
+        """How each slide lies on the geometry, or on the first slide, by where its spots most like some points are."""
+        some = slice(None, None, -(-z.shape[1] // POSED))
+        z, real = z[:, some], None if mask is None else mask[:, some]
+        layouts = []
+        for own in slides:
+            layout = torch.empty(*z.shape[:2], 2)
+            for rows in torch.arange(z.shape[0] * z.shape[1]).split(ROWS):
+                most = self._counts(z.flatten(0, 1)[rows], own).topk(min(NEAREST, len(own)), dim=1)
+                weighted = self.coords[own][most.indices] * most.values.softmax(1).unsqueeze(-1)
+                layout.flatten(0, 1)[rows] = weighted.sum(1)
+            layouts.append(layout)
+        target = layouts[0] if geometry is None else geometry[:, some]
+        return [_Pose.between(layout, target, real) for layout in layouts]
+
+
+class _Pose(NamedTuple):
+    """Lays places (B, n, 2) of one frame onto those (B, n, d) of another: (x - origin) turn + shift."""
+
+    origin: Tensor  # (B, 1, 2)
+    turn: Tensor  # (B, 2, d)
+    shift: Tensor  # (B, 1, d)
+
+    @classmethod
+    def between(cls, layout: Tensor, target: Tensor, mask: Tensor | None) -> _Pose:
+        """The orthogonal one that brings the points of ``layout`` closest to the same points of ``target``."""
+        source, goal = centre(layout, mask), centre(target, mask)
+        turn = procrustes(source, goal, mask)
+        real = torch.ones(layout.shape[:2]) if mask is None else mask.float()
+        mean = (real / real.sum(1, keepdim=True).clamp_min(1)).unsqueeze(1)  # (B, 1, n)
+        return cls(mean @ layout, turn, mean @ target)
+
+    def __call__(self, sums: Tensor, share: Tensor) -> Tensor:
+        """Sums (B, n, 2) of places with weights that add up to ``share`` (B, n, 1)."""
+        return (sums - share * self.origin) @ self.turn + share * self.shift
+
+    def inverse(self, geometry: Tensor) -> Tensor:
+        """Points of the geometry in the frame of the slide, (B, n, 2)."""
+        return (geometry - self.shift) @ self.turn.mT + self.origin
 
 
 def nearest_places(known: Sequence[Tensor], coords: Sequence[np.ndarray], query: Tensor) -> np.ndarray:
@@ -121,11 +170,7 @@ def _crowding(bank: Tensor) -> Tensor:
     return torch.cat(parts).nan_to_num()  # one spot alone has no neighbour
 
 
-def _of_most_alike(alike: Tensor) -> Tensor:
-    """Weights (n, m), which sum to one in a row, of the ``NEAREST`` most alike of (n, m); none of the others."""
-    found = alike.topk(min(NEAREST, alike.shape[1]), dim=1)
-    return torch.zeros_like(alike).scatter(1, found.indices, _softened(found.values))
-
-
-def _softened(alike: Tensor) -> Tensor:
-    return (alike / SOFTNESS).softmax(1)
+def _of_most_alike(counts: Tensor) -> Tensor:
+    """Weights (n, m), which sum to one in a row, by the ``NEAREST`` largest of (n, m); none of the others."""
+    found = counts.topk(min(NEAREST, counts.shape[1]), dim=1)
+    return torch.zeros_like(counts).scatter(1, found.indices, found.values.softmax(1))

@@ -206,7 +206,7 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
     """Which embedding was used, how well it keeps place, and how it mixes the sources; nothing without one."""
     if not facts:
         return []
-    guard, mixing, nearest = facts["guard"], facts["mixing"], facts["nearest"]
+    guard, mixing, reach = facts["guard"], facts["mixing"], facts["reach"]
     names = {"encoder": "trained encoder", "reference": "components of weighted genes"}
     verb = "were" if guard["choice"] == "reference" else "was"
     chosen = f"The {names[guard['choice']]} {verb} used" + (
@@ -219,8 +219,13 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
         f"cells lie in it with a neighbour entropy of {mixing['neighbour_entropy']:.2f} and "
         f"an iLISI of {mixing['ilisi']:.2f} (1: mixed as well as can be)."
     )
-    if nearest is not None:
-        text += f" Nearest spots in it make up {nearest:.0%} of each place, the generators the rest."
+    if reach:
+        text += (
+            " Each cell lies where the spots most like it in this embedding are, of those near the place the networks give "
+            f"it: most of them within {reach:.2g} RMS radii of the slide, as spots that were held out prefer."
+        )
+    elif reach is not None:
+        text += " Spots that were held out are placed best by the networks alone; cells are, too."
     rows = [
         {
             "embedding": title,
