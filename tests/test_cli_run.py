@@ -67,7 +67,7 @@ def test_run_in_a_process_of_its_own(inputs, small_json, tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert (
-        "Held-out spots of slide 1:" in ended.stdout and str(tmp_path / "out" / "report.html") in ended.stdout
+        "Held-out spots of slide st_1:" in ended.stdout and str(tmp_path / "out" / "report.html") in ended.stdout
     )
     assert "INFO" not in ended.stderr and "geometry fold-0: 6/6" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -80,7 +80,7 @@ def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
     code, out, _ = gears(*command, "--json")
     facts = json.loads(out)
     assert code == 0 and Path(facts["cells"]).exists() and Path(facts["report"]).exists()
-    assert facts["self_check"][0]["title"] == "Held-out spots of slide 1"
+    assert facts["self_check"][0]["title"] == "Held-out spots of slide st_1"
     assert facts["warnings"][0] == "Only 60 genes are shared; places will be coarse."
     before = (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns
     code, out, err = gears(*command)

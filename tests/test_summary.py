@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from spatialgears.summary import findings, report_content, subject, write_summary
-from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS, slide_titles
+from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
+from spatialgears.validate import slide_titles
 
 
 @pytest.fixture(scope="module")

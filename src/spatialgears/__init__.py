@@ -16,6 +16,7 @@ _ATTRIBUTES = {
     "Reconstruction": "spatialgears.model",
     "read": "spatialgears.io",
     "InputError": "spatialgears.errors",
+    "check_inputs": "spatialgears.check",
 }
 _MODULES = {
     "metrics": "spatialgears.metrics",

@@ -90,14 +90,38 @@ def check_inputs(
     spatial_key: str = "spatial",
     normalised: bool = False,
 ) -> CheckReport:
-    """Validate inputs (see :func:`~spatialgears.validate.validate_inputs`) and describe them.
+    """Check slides and cells as a run would, and describe them. Nothing is changed.
 
     Of very many cells a random part is looked at; the cost is that of all.
+
+    Parameters
+    ----------
+    slides, cells
+        As for :meth:`spatialgears.GEARS.fit`; without cells, the slides alone.
+    config
+        What the cost is of; by default the ``default`` preset.
+    names
+        What to call slides and cells, in this order.
+    layer, spatial_key, normalised
+        As for :meth:`spatialgears.GEARS.fit`.
+
+    Returns
+    -------
+    CheckReport
+        Numbers of each input, shared and spatial genes, what is odd (``odd``), and the expected ``cost``.
 
     Raises
     ------
     InputError
         If they cannot be used.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=300, n_genes=100, spots=150, seed=0)
+    >>> found = sg.check_inputs(tissue.slides, tissue.cells)
+    >>> found.shared_genes, found.kind
+    (100, 'counts')
     """
     config = config or Config.preset()
     names = input_names(names, len(slides))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -200,6 +200,7 @@ def examine(
     slides: list[NDArray[np.float64]],
     *,
     seed: int,
+    titles: Sequence[str] = (),
     nearest: NearestSpots | None = None,
     noise: float = 0.0,
 ) -> tuple[list[SelfCheck], Confidence | None]:
@@ -210,9 +211,10 @@ def examine(
     (:func:`~spatialgears.assembly.confidence.error_of_mean`).
     """
     checks: list[SelfCheck] = []
+    spots = "Held-out spots" if len(slides) == 1 else "Held-out spots of slide"
     judged = [
         (folds, what, place_unseen(folds, draw, slides, seed=seed, nearest=nearest))
-        for folds, what in ((fit.folds, "Held-out spots"), (fit.slide_folds, MISSED_SLIDE))
+        for folds, what in ((fit.folds, spots), (fit.slide_folds, MISSED_SLIDE))
         if folds is not None
     ]
     if not judged:
@@ -222,9 +224,7 @@ def examine(
         for s in range(len(slides)):
             one = (unseen.slide == s) & (unseen.view == 0)
             if one.sum() >= 10:
-                title = (
-                    what if len(slides) == 1 else f"{what} {'of slide ' if folds is fit.folds else ''}{s + 1}"
-                )
+                title = what if len(slides) == 1 else f"{what} {titles[s].removeprefix('slide ')}"
                 places, truth, spot = unseen.places[one], unseen.truth[one], unseen.spot[one]
                 checks.append(score(title, places.numpy(), truth.numpy(), reference=simple[spot.numpy()]))
     last = judged[-1][2]

@@ -325,7 +325,16 @@ def fit_model(
         if nearest is not None:
             seen = with_embedding(seen, x, encoder)
         noise = Ensemble(fit.members, nearest).noise(seen, seed=seed)
-    checks, confidence = examine(fit, draw, views, list(canonical), seed=seed, nearest=nearest, noise=noise)
+    checks, confidence = examine(
+        fit,
+        draw,
+        views,
+        list(canonical),
+        seed=seed,
+        titles=inputs.titles,
+        nearest=nearest,
+        noise=noise,
+    )
     pulls = config.expression.pull > 0 and config.geometry.inputs == "expression" and signal is None
     history = fit.history | ({f"encoder/{k}": v for k, v in embedded.history.items()} if embedded else {})
     return Fitted(

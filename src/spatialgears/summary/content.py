@@ -23,6 +23,7 @@ from spatialgears.store import versions
 from spatialgears.summary import findings
 from spatialgears.summary.profiles import seen_profiles
 from spatialgears.summary.subject import Subject, subject_of
+from spatialgears.validate import slide_titles
 from spatialgears.validate.counts import row_totals, to_csr
 
 if TYPE_CHECKING:
@@ -145,17 +146,6 @@ def report_content(
         config=model.config.to_json(),
         versions=versions(),
     )
-
-
-def slide_titles(names: Sequence[str]) -> list[str]:
-    """What slides are called by their paths: the file's name, with its folder or its number where that is not enough."""
-    paths = [Path(name) for name in names]
-    titles = [path.stem for path in paths]
-    if len(set(titles)) < len(titles):
-        titles = [f"{path.parent.name}/{path.stem}" for path in paths]
-    if len(set(titles)) < len(titles):
-        titles = [f"{i + 1}: {path.stem}" for i, path in enumerate(paths)]
-    return titles
 
 
 def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:

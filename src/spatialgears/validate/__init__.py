@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -45,6 +46,8 @@ class ValidInputs:
         ``"counts"``, or ``"normalised"`` where the user accepted values that are not.
     forms
         What each input's values look like, slides first, then cells: counts, linear, log or scaled.
+    titles
+        What to call each slide in a few letters.
     obs_names, spot_names
         Names of the cells (N,), and per slide of the spots.
     empty_cells, empty_spots
@@ -61,6 +64,7 @@ class ValidInputs:
     genes: np.ndarray
     kind: Literal["counts", "normalised"]
     forms: list[values.Form]
+    titles: list[str]
     obs_names: np.ndarray
     spot_names: list[np.ndarray]
     empty_cells: np.ndarray
@@ -83,6 +87,17 @@ def input_names(names: Sequence[str] | None, n_slides: int) -> list[str]:
     """What to call slides and cells, in this order, where not all are named."""
     defaults = [*(f"slide {i + 1}" for i in range(n_slides)), "the cells"]
     return [*(names or []), *defaults[len(names or []) :]]
+
+
+def slide_titles(names: Sequence[str]) -> list[str]:
+    """What slides are called by their paths: the file's name, with its folder or its number where that is not enough."""
+    paths = [Path(name) for name in names]
+    titles = [path.stem for path in paths]
+    if len(set(titles)) < len(titles):
+        titles = [f"{path.parent.name}/{path.stem}" for path in paths]
+    if len(set(titles)) < len(titles):
+        titles = [f"{i + 1}: {path.stem}" for i, path in enumerate(paths)]
+    return titles
 
 
 def validate_inputs(
@@ -261,6 +276,7 @@ def _assemble(
         genes=genes,
         kind="normalised" if normalised else "counts",
         forms=[values.form_of(one) for one in counts],
+        titles=slide_titles(names[:n_slides]),
         obs_names=np.asarray(obs_names[-1] if has_cells else [], dtype=str),
         spot_names=[np.asarray(one, dtype=str) for one in obs_names[:n_slides]],
         empty_cells=empty[-1] if has_cells else np.zeros(0, dtype=bool),
