@@ -67,7 +67,8 @@ def test_run_in_a_process_of_its_own(inputs, small_json, tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert (
-        "Held-out spots of slide st_1:" in ended.stdout and str(tmp_path / "out" / "report.html") in ended.stdout
+        "Held-out spots of slide st_1:" in ended.stdout
+        and str(tmp_path / "out" / "report.html") in ended.stdout
     )
     assert "INFO" not in ended.stderr and "geometry fold-0: 6/6" in ended.stderr
     assert "Traceback" not in ended.stderr

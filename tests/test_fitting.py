@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
 
-from spatialgears.examining import place_unseen, reference_places
+from spatialgears.examining import place_unseen, reference_places, set_reach
 from spatialgears.fitting import build_network, fit_model, seen_by_network
+from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import Folds
 from spatialgears.model import GEARS
 from spatialgears.store import StoredModel
@@ -68,6 +70,53 @@ def test_slides_nobody_has_seen_are_posed_as_a_whole():
     fold = np.repeat([0, 1], [60, 40])
     unseen = place_unseen(Folds([turned(0), turned(1)], fold), draw, SLIDES, seed=0)
     assert len(unseen.spot) == 4 * 100 and unseen.error.max() < 1e-3
+
+
+class Blurred:
+    """A model of features (places, embedding) whose places are off by noise of a size."""
+
+    n_features = 2
+
+    def __init__(self, size: float) -> None:
+        self.size, self.rng = size, torch.Generator().manual_seed(0)
+
+    def __call__(self, x):
+        return x + self.size * torch.randn(x.shape, generator=self.rng)
+
+
+@pytest.mark.usefixtures("_no_dropout")
+@pytest.mark.parametrize("by_slide", [False, True])
+def test_nearest_spots_reach_as_far_as_models_are_off(by_slide, monkeypatch):
+    """Spots tell their place by the embedding, but for their side: there are always two that look alike."""
+    rng = torch.Generator().manual_seed(1)
+    coords = (
+        torch.randn(800, 2, generator=rng)
+        + torch.tensor([3.0, 0.0]) * (torch.arange(800) % 2 * 2 - 1)[:, None]
+    )
+    side = (torch.arange(800) % 2 * 2 - 1)[:, None]
+    looks = coords - torch.tensor([3.0, 0.0]) * side
+    z = torch.cat([looks, torch.ones(800, 1), 0.02 * side], 1)
+    slides = [coords[:400].numpy().astype(float), coords[400:].numpy().astype(float)]
+    slide = torch.arange(800) // 400
+    fold = slide.numpy() if by_slide else np.arange(800) % 10
+
+    def draw(index, generator):
+        return torch.cat([coords, z], 1)[index]
+
+    found = {}
+    for size, spread in ((0.0, 1.0), (0.8, 1.0), (0.8, 2.0)):
+        monkeypatch.setattr(
+            "spatialgears.geometry.ensemble.Ensemble.spread", lambda *_, seed, to=spread: torch.full((9,), to)
+        )
+        folds = Folds([Blurred(size), Blurred(size)], fold)
+        fit = SimpleNamespace(
+            folds=None if by_slide else folds, slide_folds=folds if by_slide else None, members=[]
+        )
+        nearest = NearestSpots(z, coords, slide, torch.arange(800))
+        set_reach(nearest, fit, draw, slides, torch.empty(9, 6), seed=0)
+        found[size, spread] = float(nearest.reach)
+    assert found[0.0, 1.0] == 0  # what is exact stays
+    assert 0.1 <= found[0.8, 1.0] <= 1.5 and found[0.8, 2.0] == pytest.approx(2 * found[0.8, 1.0])
 
 
 class Views:

@@ -15,7 +15,7 @@ from spatialgears.assembly.confidence import Confidence, error_of_mean
 from spatialgears.engine import child_seed, numpy_rng, torch_rng
 from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.views import SpotViews
-from spatialgears.geometry.ensemble import dropout_spread
+from spatialgears.geometry.ensemble import Ensemble, dropout_spread
 from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
@@ -157,29 +157,41 @@ def place_unseen(
 
 @torch.no_grad()
 def set_reach(
-    nearest: NearestSpots, fit: GeometryFit, draw: Draw, slides: list[NDArray[np.float64]], *, seed: int
+    nearest: NearestSpots,
+    fit: GeometryFit,
+    draw: Draw,
+    slides: list[NDArray[np.float64]],
+    cells: Tensor,
+    *,
+    seed: int,
 ) -> None:
-    """Set how far from the generators' places ``nearest`` reaches, by the spots or, where there are such, slides missed.
+    """Set how far from the generators' places ``nearest`` reaches: what places spots best that neither has seen.
+
+    Where whole slides were missed, these tell. Models that miss one are weaker than those that place cells, so the
+    least reach is taken whose error is within one standard error of the smallest, which is that of slides: spots of one
+    are wrong together. Cells ``cells`` (n, f) that are less certain than spots, by how far they move under dropout, are
+    further off, and need a wider reach by as much.
 
     ``draw`` gives the model's features and, after them, the embedding.
     """
     folds = fit.folds if fit.slide_folds is None else fit.slide_folds
     if folds is None:
         return
-    error, unit = [], []
-    looks = _looks(folds, draw, slides, seed=seed, nearest=nearest, views=1, at_most=REACHED)
-    for look in looks:
+    errors, slide, spreads = [], [], []
+    for look in _looks(folds, draw, slides, seed=seed, nearest=nearest, views=1, at_most=REACHED):
         assert look.known is not None
         geometry, tried = look.model(look.x[None])[0].float(), []
         for reach in REACHES:
             look.known.reach.fill_(reach)
             tried.append((look.posed(look.guided(geometry)) - look.truth[look.unseen]).square().sum(1))
-        error.append(torch.stack(tried))  # (reaches, m)
-        own = look.index[look.unseen]
-        unit.append(own if fit.slide_folds is None else torch.full_like(own, look.slide))
-    reach = REACHES[least(torch.cat(error, 1), torch.cat(unit))]
-    nearest.reach.fill_(reach)
-    logger.info("nearest spots: as far as %.2f RMS radii from the generators' places", reach)
+        errors.append(torch.stack(tried))  # (reaches, m)
+        slide.append(torch.full_like(look.index[look.unseen], look.slide))
+        spreads.append(dropout_spread(look.model, look.x, seed=look.seed)[look.unseen])
+    error = torch.cat(errors, 1)
+    best = int(error.mean(1).argmin()) if fit.slide_folds is None else least(error, torch.cat(slide))
+    wider = Ensemble(fit.members).spread(cells, seed=seed).median() / torch.cat(spreads).median()
+    nearest.reach.fill_(REACHES[best] * float(wider.clamp_min(1)))
+    logger.info("nearest spots: those within about %.2f RMS radii of the generators' places", nearest.reach)
 
 
 def examined(
@@ -233,10 +245,9 @@ def examine(
 
 
 def least(error: Tensor, unit: Tensor) -> int:
-    """The first of several ways whose errors (ways, m) are, on average, within one standard error of the least.
+    """The first of several ways whose errors (ways, m) are, on average, within one standard error of the smallest.
 
-    What serves spots alone serves cells less, and where little is won nothing is changed. Units (m,), which are spots
-    or, as those of one slide are wrong together, slides, count alike, and their number makes the standard error.
+    Units (m,), such as slides, count alike, and their number makes the standard error.
     """
     _, which, size = unit.unique(return_inverse=True, return_counts=True)
     error = torch.zeros(len(error), len(size)).index_add(1, which, error) / size  # (ways, units)

@@ -309,22 +309,17 @@ def fit_model(
         progress=progress,
     )
 
-    nearest = None
+    rows = np.sort(numpy_rng(seed, "noise").permutation(cells.shape[0])[:NOISE_CELLS])
+    x, _ = cell_features(cells[rows], panel, settings, standardiser=standardiser, raw=raw)
+    some_cells, nearest = seen_by_network(x, signal, encoder, config), None
     if config.geometry.uses_nearest and encoder is not None:
         some = torch.randperm(views.n_spots, generator=torch_rng(seed, "nearest"))[:NEAREST_OF].sort().values
         slide = torch.repeat_interleave(torch.tensor([len(coords) for coords in canonical]))
         coords = torch.from_numpy(np.concatenate(canonical))
         nearest = NearestSpots(encoder.embed(views.clean()[some]), coords[some], slide[some], some)
-        draw = draw_embedded
-        set_reach(nearest, fit, draw, list(canonical), seed=seed)
-    noise = 0.0
-    if len(fit.members) > 1:
-        rows = np.sort(numpy_rng(seed, "noise").permutation(cells.shape[0])[:NOISE_CELLS])
-        x, _ = cell_features(cells[rows], panel, settings, standardiser=standardiser, raw=raw)
-        seen = seen_by_network(x, signal, encoder, config)
-        if nearest is not None:
-            seen = with_embedding(seen, x, encoder)
-        noise = Ensemble(fit.members, nearest).noise(seen, seed=seed)
+        draw, some_cells = draw_embedded, with_embedding(some_cells, x, encoder)
+        set_reach(nearest, fit, draw, list(canonical), some_cells, seed=seed)
+    noise = Ensemble(fit.members, nearest).noise(some_cells, seed=seed) if len(fit.members) > 1 else 0.0
     checks, confidence = examine(
         fit,
         draw,
