@@ -165,32 +165,31 @@ def set_reach(
     *,
     seed: int,
 ) -> None:
-    """Set how far from the generators' places ``nearest`` reaches: what places spots best that neither has seen.
+    """Set how far from the generators' places ``nearest`` reaches, by spots that neither has seen.
 
-    Where whole slides were missed, these tell. Models that miss one are weaker than those that place cells, so the
-    least reach is taken whose error is within one standard error of the smallest, which is that of slides: spots of one
-    are wrong together. Cells ``cells`` (n, f) that are less certain than spots, by how far they move under dropout, are
-    further off, and need a wider reach by as much.
+    Where whole slides were missed, these tell, and count one each: spots of a slide are wrong together. Of all reaches
+    that are about as good as the best the middle one is taken. Cells ``cells`` (n, f) that are less certain than spots,
+    by how far they move under dropout, are further off, and need a wider reach by as much.
 
     ``draw`` gives the model's features and, after them, the embedding.
     """
     folds = fit.folds if fit.slide_folds is None else fit.slide_folds
     if folds is None:
         return
-    errors, slide, spreads = [], [], []
+    errors, units, spreads = [], [], []
     for look in _looks(folds, draw, slides, seed=seed, nearest=nearest, views=1, at_most=REACHED):
         assert look.known is not None
         geometry, tried = look.model(look.x[None])[0].float(), []
         for reach in REACHES:
             look.known.reach.fill_(reach)
-            tried.append((look.posed(look.guided(geometry)) - look.truth[look.unseen]).square().sum(1))
+            tried.append((look.posed(look.guided(geometry)) - look.truth[look.unseen]).norm(dim=1))
         errors.append(torch.stack(tried))  # (reaches, m)
-        slide.append(torch.full_like(look.index[look.unseen], look.slide))
+        spots = look.index[look.unseen]
+        units.append(spots if fit.slide_folds is None else torch.full_like(spots, look.slide))
         spreads.append(dropout_spread(look.model, look.x, seed=look.seed)[look.unseen])
-    error = torch.cat(errors, 1)
-    best = int(error.mean(1).argmin()) if fit.slide_folds is None else least(error, torch.cat(slide))
+    reach = REACHES[middle(torch.cat(errors, 1), torch.cat(units))]
     wider = Ensemble(fit.members).spread(cells, seed=seed).median() / torch.cat(spreads).median()
-    nearest.reach.fill_(REACHES[best] * float(wider.clamp_min(1)))
+    nearest.reach.fill_(reach * float(wider.clamp_min(1)))
     logger.info("nearest spots: those within about %.2f RMS radii of the generators' places", nearest.reach)
 
 
@@ -244,16 +243,16 @@ def examine(
     return checks, Confidence.fit(last.features, error, last.spread, spot=last.spot)
 
 
-def least(error: Tensor, unit: Tensor) -> int:
-    """The first of several ways whose errors (ways, m) are, on average, within one standard error of the smallest.
+def middle(error: Tensor, unit: Tensor) -> int:
+    """The middle one of the ways whose errors (ways, m) are, on average, within one standard error of the smallest.
 
-    Units (m,), such as slides, count alike, and their number makes the standard error.
+    Units (m,), such as spots or slides, count alike, and their number makes the standard error.
     """
     _, which, size = unit.unique(return_inverse=True, return_counts=True)
     error = torch.zeros(len(error), len(size)).index_add(1, which, error) / size  # (ways, units)
     excess = error - error[error.mean(1).argmin()]
-    within = excess.mean(1) <= excess.std(1) / len(size) ** 0.5
-    return int(within.float().argmax())
+    alike = (excess.mean(1) <= excess.std(1) / len(size) ** 0.5).nonzero()[:, 0]
+    return int(alike[(len(alike) - 1) // 2])
 
 
 def reference_places(
