@@ -20,8 +20,8 @@ from spatialgears import words
 from spatialgears.cli import app as app_module
 from spatialgears.cli import main, output
 from spatialgears.cli.options import load_config
-from spatialgears.cli.progress import ProgressView
 from spatialgears.errors import InputError, TrainingError
+from spatialgears.progress import ProgressView
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +162,25 @@ main(["check", "--st", "a.h5ad"])
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_a_run_ended_by_a_cluster_says_how_to_go_on():
+    code = """
+import time
+from pathlib import Path
+from spatialgears.cli.run import _followed
+
+with _followed(Path("here")):
+    print("ready", flush=True)
+    time.sleep(100)
+"""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and "it goes on in here" in err and "Traceback" not in err
 
 
 def test_evaluate_matches_cells_by_name(capsys, folder):

@@ -19,6 +19,7 @@ LAYERS = [
     ["_version", "errors", "machine", "types", "words"],
     ["config"],
     ["engine", "processes"],
+    ["progress"],
     ["metrics", "validate"],
     ["expression"],
     ["supervision", "io"],

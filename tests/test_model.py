@@ -275,6 +275,21 @@ def test_an_encoder_is_saved_with_the_model(small_config, small_tissue, tmp_path
     assert {key.partition("/")[0] for key in loaded.history_} >= {"encoder", "fold-0"}
 
 
+def test_progress_can_be_shown(small_model, small_tissue, capsys):
+    cells = small_tissue.cells[:30].copy()
+    small_model.reconstruct(cells)
+    assert not capsys.readouterr().err
+    small_model.reconstruct(cells, progress=True)
+    assert "/" in capsys.readouterr().err
+
+
+def test_places_come_with_what_speaks_against_them(small_result, small_model):
+    assert small_result.warnings[: len(small_model.warnings_)] == small_model.warnings_
+    assert [text.split(":")[0] for text in small_result.self_check] == [
+        one.title for one in small_model.checks_
+    ]
+
+
 def test_progress_is_told(small_model, small_tissue):
     told = []
     small_model.reconstruct(small_tissue.cells[:30].copy(), progress=lambda *one: told.append(one))

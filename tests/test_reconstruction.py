@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import anndata as ad
 import numpy as np
@@ -45,6 +46,14 @@ def test_it_is_told_in_a_line(placed):
         "Reconstruction of 40 cells from 0 slides: median 90% radius 0.30, 3 outside the slides' range, 0 samples; "
         ".to_adata(cells) writes it"
     )
+
+
+def test_what_speaks_against_it_goes_with_it(placed, adata, tmp_path):
+    odd = replace(placed, self_check=["Held-out spots: good."], warnings=["Few genes.", "Few spots."])
+    assert repr(odd).endswith("; 2 warnings, see .warnings") and "warning" not in repr(placed)
+    odd.write(adata, tmp_path / "cells.h5ad")
+    told = ad.read_h5ad(tmp_path / "cells.h5ad").uns["gears"]
+    assert told["warnings"] == "Few genes.\nFew spots." and told["self_check"] == "Held-out spots: good."
 
 
 def test_what_is_written_is_a_copy(placed, adata):

@@ -60,7 +60,9 @@ def test_a_run_writes_cells_model_report_and_log(done, small_tissue):
     )
     placed = GEARS.load(done.model).reconstruct(small_tissue.cells)
     np.testing.assert_array_equal(placed.coords, cells.obsm["X_gears"])
-    assert "done" in done.log.read_text()
+    log = done.log.read_text()
+    assert "done" in log and "gears run ..." in log and "Held-out spots of slide st_1: " in log
+    assert "warning: Only 60 genes are shared" in log
 
 
 def test_the_report_stands_alone(done):

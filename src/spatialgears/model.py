@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from spatialgears import store
+from spatialgears import selfcheck, store
 from spatialgears.check import agreement_of, cost_of, depth_ratio, unlike
 from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.cost import predict_cost, require_memory
-from spatialgears.engine import Progress, silent, threads
+from spatialgears.engine import Progress, threads
 from spatialgears.errors import GearsError, RunError
 from spatialgears.expression.panel import Panel
 from spatialgears.fitting import Fitted, fit_model
 from spatialgears.placing import place
+from spatialgears.progress import shown
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.validate import input_names, validate_cells, validate_inputs
@@ -28,6 +30,19 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 logger = logging.getLogger(__name__)
+
+
+def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:
+    """All that is odd about the inputs, the model and the places, in words."""
+    found = selfcheck.warnings(
+        model.checks_,
+        morans_i=model.panel_.morans_i,
+        n_slides=len(placed.slides),
+        outside=placed.outside,
+        unfilled=placed.diagnostics.get("unfilled"),
+        radius90=placed.radius90,
+    )
+    return list(dict.fromkeys([*model.warnings_, *found]))
 
 
 class GEARS:
@@ -83,7 +98,7 @@ class GEARS:
         normalised: bool = False,
         names: Sequence[str] | None = None,
         checkpoint: str | Path | None = None,
-        progress: Progress = silent,
+        progress: Progress | bool = False,
     ) -> Self:
         """Learn geometry from the slides, at the depth of the cells.
 
@@ -105,7 +120,7 @@ class GEARS:
         checkpoint
             Folder for training checkpoints: a fit that was interrupted goes on from it.
         progress
-            Called along the way as ``progress(stage, done, total, values)``.
+            True shows it; a function is called along the way as ``progress(stage, done, total, values)``.
 
         Returns
         -------
@@ -132,12 +147,12 @@ class GEARS:
         judge_all(cells, layer=layer, normalised=normalised, name=names[-1])
         require_memory(cost_of(inputs, self.config))
         inputs.warnings.extend(unlike(depth_ratio(inputs), agreement_of(inputs), self.config))
-        with threads(self.config.threads):
+        with threads(self.config.threads), shown(progress) as told:
             self._fitted = fit_model(
                 inputs,
                 self.config,
                 checkpoint=None if checkpoint is None else Path(checkpoint),
-                progress=progress,
+                progress=told,
             )
         return self
 
@@ -148,7 +163,7 @@ class GEARS:
         layer: str | None = None,
         normalised: bool | None = None,
         assembly: AssemblyConfig | None = None,
-        progress: Progress = silent,
+        progress: Progress | bool = False,
     ) -> Reconstruction:
         """Place cells: those given to :meth:`fit` or others of the same kind, without fitting again.
 
@@ -165,7 +180,7 @@ class GEARS:
         assembly
             Settings of stage D, for example patches or more samples; by default those of the model.
         progress
-            Called along the way.
+            As for :meth:`fit`.
 
         Returns
         -------
@@ -186,9 +201,14 @@ class GEARS:
             logger.info("%s", note)
         config = self.config.model_copy(update={"assembly": assembly}) if assembly else self.config
         require_memory(predict_cost(0, counts.shape[0], counts.shape[1], config, stored=counts.nnz))
-        with threads(config.threads) as workers, threads(1):
-            placed = place(fitted, counts, config, missing=missing, workers=workers, progress=progress)
-        return Reconstruction(obs_names=np.asarray(cells.obs_names, dtype=str), **placed)
+        with threads(config.threads) as workers, threads(1), shown(progress) as told:
+            placed = place(fitted, counts, config, missing=missing, workers=workers, progress=told)
+        found = Reconstruction(
+            obs_names=np.asarray(cells.obs_names, dtype=str),
+            self_check=[f"{one.title}: {one.words}" for one in self.checks_],
+            **placed,
+        )
+        return replace(found, warnings=warnings_of(self, found))
 
     @property
     def panel_(self) -> Panel:

@@ -53,6 +53,10 @@ class Reconstruction:
         What happened, in words.
     diagnostics
         Numbers by name.
+    self_check
+        What the model's self-checks say, a sentence each.
+    warnings
+        Why not to trust the places, or some of them; empty if nothing is odd.
 
     Examples
     --------
@@ -70,12 +74,15 @@ class Reconstruction:
     obs_names: NDArray[Any]
     status: str
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    self_check: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return (
             f"Reconstruction of {number(len(self.coords), 'cell')} from {number(len(self.slides), 'slide')}: median 90% "
             f"radius {np.median(self.radius90):.2f}, {self.outside.sum():,} outside the slides' range, "
             f"{number(len(self.samples), 'sample')}; .to_adata(cells) writes it"
+            + (f"; {number(len(self.warnings), 'warning')}, see .warnings" if self.warnings else "")
         )
 
     @property
@@ -156,7 +163,8 @@ class Reconstruction:
             With ``obsm["X_gears"]``, and each sample as ``obsm["X_gears_sample1"]`` and so on;
             ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``, ``obs["gears_outside"]``;
             ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph for scanpy
-            (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``.
+            (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``, with the self-check
+            and the warnings in words.
 
         Examples
         --------
@@ -193,6 +201,8 @@ class Reconstruction:
             "status": self.status,
             "unit": "RMS radius of the training slides",
             "diagnostics": json.dumps(measured, default=float),
+            "self_check": "\n".join(self.self_check),
+            "warnings": "\n".join(self.warnings),
         }
         if k > 0:
             distances = neighbour_matrix(self.coords, k)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spatialgears import store
+from spatialgears._version import __version__
 from spatialgears.config import Config
 from spatialgears.engine import Progress, join, remove_leftovers, silent, write_atomic
 from spatialgears.errors import InputError, RunError
@@ -75,7 +76,7 @@ def run(
     from spatialgears.check import cost_of
     from spatialgears.cost import require_memory
     from spatialgears.model import GEARS
-    from spatialgears.summary import warnings_of, write_summary
+    from spatialgears.summary import write_summary
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import judge_all, named, sample_cells
 
@@ -90,6 +91,7 @@ def run(
         return _follow(out, inputs, config)
     _refuse_strangers(out)
     with locked(out.root), logged(out.log):
+        logger.info("spatialgears %s: %s", __version__, inputs.command or "from Python")
         remove_leftovers(out.root, [path.name for path in (out.manifest, out.cells, out.report)])
         slides, cells = inputs.read()
         valid = validate_inputs(
@@ -140,7 +142,9 @@ def run(
             spatial_key=inputs.spatial_key,
             command=inputs.command,
         )
-        manifest["warnings"] = warnings_of(model, placed)
+        manifest["warnings"] = placed.warnings
+        for text in (*placed.self_check, *(f"warning: {text}" for text in placed.warnings)):
+            logger.info("%s", text)
         manifest["results"] = {
             path.name: fingerprint(path) for path in (out.cells, out.report) if path.exists()
         }

@@ -151,7 +151,10 @@ def logged(path: Path) -> Iterator[None]:
         logger.info("started %s", datetime.now().isoformat(timespec="seconds"))
         yield
     except BaseException as error:
-        logger.info("stopped by %s: %s", type(error).__name__, error)
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            logger.info("stopped from outside")
+        else:
+            logger.info("stopped by %s: %s", type(error).__name__, error)
         raise
     finally:
         package.removeHandler(handler)

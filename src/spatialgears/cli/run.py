@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spatialgears.cli import launch, options, output
-from spatialgears.cli.progress import ProgressView
 from spatialgears.errors import InputError
+from spatialgears.progress import ProgressView
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -230,9 +231,7 @@ def reconstruct(
     typer.echo(placed.status)
     if profile:
         output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})
-    from spatialgears.summary import warnings_of
-
-    _tell_checks(fitted, warnings_of(fitted, placed))
+    _tell_checks(fitted, placed.warnings)
     typer.echo(f"The cells with their places are in {out}, obsm['X_gears']")
 
 
@@ -297,11 +296,12 @@ def report(
 
 @contextmanager
 def _followed(out: Path) -> Iterator[ProgressView]:
-    """The progress of a run; one that is stopped says how to go on."""
+    """The progress of a run; one that is stopped, by the user or by a cluster, says how to go on."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ProgressView() as progress:
         try:
             yield progress
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             progress.tell(f"Stopped. Run the same command again, and it goes on in {out}.")
             raise
 

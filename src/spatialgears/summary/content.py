@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from spatialgears import selfcheck
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
 from spatialgears.errors import InputError
@@ -120,7 +119,7 @@ def report_content(
         coords=placed.coords,
         names=list(placed.obs_names),
         summary=_summary(model, placed, [np.asarray(slide.obsm[spatial_key])[:, :2] for slide in slides]),
-        warnings=[*warnings_of(model, placed), *(one.caution for one in sections if one.caution)],
+        warnings=[*placed.warnings, *(one.caution for one in sections if one.caution)],
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
             _row("cells", cells, total, "cells"),
@@ -146,19 +145,6 @@ def report_content(
         config=model.config.to_json(),
         versions=versions(),
     )
-
-
-def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:
-    """All that is odd about the inputs, the model and the places, in words."""
-    found = selfcheck.warnings(
-        model.checks_,
-        morans_i=model.panel_.morans_i,
-        n_slides=len(placed.slides),
-        outside=placed.outside,
-        unfilled=placed.diagnostics.get("unfilled"),
-        radius90=placed.radius90,
-    )
-    return list(dict.fromkeys([*model.warnings_, *found]))
 
 
 def _summary(model: GEARS, placed: Reconstruction, spots: Sequence[np.ndarray]) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -12,6 +13,8 @@ from spatialgears.words import duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from spatialgears.engine import Progress as Callback
 
 
 class ProgressView:
@@ -81,3 +84,15 @@ class ProgressView:
             return
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+
+@contextmanager
+def shown(progress: Callback | bool) -> Iterator[Callback]:
+    """The callback itself; for True, one that shows the progress, and for False one that does not."""
+    from spatialgears.engine import silent
+
+    if progress is True:
+        with ProgressView() as view:
+            yield view
+    else:
+        yield progress or silent
