@@ -23,7 +23,7 @@ NEAREST = 20  # spots averaged
 CROWD = 10  # spots next to one that make its crowding
 SOFTNESS = 0.05  # a spot less alike by this counts e times less
 ROWS = 2000  # points compared with all spots at once
-POSED = 5000  # points that a slide's pose is found from
+POSED = 2000  # points that a slide's pose is found from
 
 
 class NearestSpots(nn.Module):
@@ -106,11 +106,17 @@ class NearestSpots(nn.Module):
         return torch.stack(placed).sum(0)
 
     def _counts(self, points: Tensor, own: Tensor, here: Tensor | None = None) -> Tensor:
-        """The logarithm (rows, m_own) of how much a slide's ``own`` spots count for points, ``here`` in its frame."""
-        counts = (points @ self.bank[own].T - self.crowding[own] / 2) / SOFTNESS
+        """The logarithm (rows, m_own) of how much a slide's ``own`` spots count for points, ``here`` in its frame.
+
+        Likeness and distance in one product: -|h - x|^2 / 2 = h x - |x|^2 / 2 - |h|^2 / 2.
+        """
+        left, right, bias = points / SOFTNESS, self.bank[own], self.crowding[own] / (-2 * SOFTNESS)
         if here is not None:
-            counts -= torch.cdist(here, self.coords[own]).square_() / (2 * self.reach**2)
-        return counts
+            here, x = here / self.reach, self.coords[own] / self.reach
+            left = torch.cat([left, here, here.square().sum(1, keepdim=True) / -2], 1)
+            right = torch.cat([right, x, torch.ones(len(own), 1)], 1)
+            bias = bias - x.square().sum(1) / 2
+        return torch.addmm(bias, left, right.T)
 
     def _poses(
         self, z: Tensor, geometry: Tensor | None, mask: Tensor | None, slides: Sequence[Tensor]
