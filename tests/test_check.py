@@ -57,6 +57,23 @@ def test_report_counts_what_is_there(slides, cells):
     json.dumps(report.to_dict(), allow_nan=False)
 
 
+def test_a_preset_by_its_name_and_a_single_slide(slides, cells):
+    named, made = (check_inputs(slides[0], cells, config=one) for one in ("quick", Config.preset("quick")))
+    assert named.cost == made.cost != check_inputs([slides[0]], cells).cost
+    assert named.to_dict() == check_inputs([slides[0]], cells, config="quick").to_dict()
+    with pytest.raises(InputError, match="No preset is called 'fast'"):
+        check_inputs(slides, cells, config="fast")
+
+
+def test_reports_read_well(slides, cells):
+    first, genes, cost, *odd = repr(check_inputs(slides, cells)).splitlines()
+    assert first == "2 slides with 270 spots, 200 cells: counts"
+    assert genes.startswith("40 genes in every input, of which ") and "A run takes about" in cost
+    assert odd == ["Odd", "  - Only 40 genes are shared; places will be coarse."]
+    alone = repr(check_inputs(slides[0])).splitlines()
+    assert alone[0] == "1 slide with 150 spots: counts"
+
+
 def test_the_panel_is_as_large_as_the_configuration_allows(slides, cells):
     assert (
         check_inputs(slides, cells, config=Config().with_values(["expression.n_genes=10"])).panel_genes == 10

@@ -140,3 +140,9 @@ def test_expression_without_places_is_told(small_config, small_tissue):
     found = warnings(model.checks_, morans_i=model.panel_.morans_i)
     assert any("No spatial signal" in one or "Weak self-check" in one for one in found)
     assert any("Weak spatial signal" in one for one in found)
+
+
+def test_it_is_told_in_one_line(truth):
+    assert (
+        repr(score("Held-out spots", truth, truth, reference=truth)) == "Held-out spots: good, Spearman 1.00"
+    )

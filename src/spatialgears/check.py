@@ -11,10 +11,11 @@ import psutil
 from scipy import sparse
 from sklearn.neighbors import NearestNeighbors
 
-from spatialgears.config import Config
+from spatialgears.config import Config, Preset
 from spatialgears.cost import Cost, predict_cost
 from spatialgears.validate import ValidInputs, input_names, validate_inputs
 from spatialgears.validate.sampling import judge_all, named, sample_cells
+from spatialgears.words import duration, number, size
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -75,16 +76,28 @@ class CheckReport:
     odd: list[str]
     cost: Cost
 
+    def __repr__(self) -> str:
+        spots = sum(one.observations for one in self.slides)
+        inputs = [f"{number(len(self.slides), 'slide')} with {number(spots, 'spot')}"]
+        inputs += [number(self.cells.observations, "cell")] if self.cells else []
+        lines = [
+            f"{', '.join(inputs)}: {self.kind}",
+            f"{number(self.shared_genes, 'gene')} in every input, of which {self.spatial_genes:,} vary in space",
+            f"A run takes about {duration(self.cost.seconds)} and {size(self.cost.peak_bytes)} of memory.",
+            *(["Odd", *(f"  - {text}" for text in self.odd)] if self.odd else ["Nothing is odd."]),
+        ]
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return asdict(self)
 
 
 def check_inputs(
-    slides: Sequence[AnnData],
+    slides: Sequence[AnnData] | AnnData,
     cells: AnnData | None = None,
     *,
-    config: Config | None = None,
+    config: Config | Preset = "default",
     names: Sequence[str] | None = None,
     layer: str | None = None,
     spatial_key: str = "spatial",
@@ -99,7 +112,7 @@ def check_inputs(
     slides, cells
         As for :meth:`spatialgears.GEARS.fit`; without cells, the slides alone.
     config
-        What the cost is of; by default the ``default`` preset.
+        What the cost is of, or the name of a preset.
     names
         What to call slides and cells, in this order.
     layer, spatial_key, normalised
@@ -123,7 +136,8 @@ def check_inputs(
     >>> found.shared_genes, found.kind
     (100, 'counts')
     """
-    config = config or Config.preset()
+    config = config if isinstance(config, Config) else Config.preset(config)
+    slides = [slides] if hasattr(slides, "obsm") else list(slides)
     names = input_names(names, len(slides))
     rows, told = None, list(names)
     if cells is not None:

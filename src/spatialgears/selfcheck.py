@@ -69,6 +69,9 @@ class SelfCheck:
     words: str = ""
     p_value: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"{self.title}: {self.verdict}, Spearman {self.model['spearman']:.2f}"
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {

@@ -36,7 +36,7 @@ def test_morans_i_of_a_constant_gene_is_zero():
 
 def test_panel_ranks_genes_by_place_and_weights_have_mean_square_one(tiny):
     panel, columns = _build(tiny, n_genes=20)
-    assert len(panel) == 20
+    assert len(panel) == 20 and repr(panel).startswith(f"Panel of 20 genes: {panel.genes[0]}, ")
     assert (tiny.genes[columns] == panel.genes).all()
     assert (np.diff(panel.morans_i) <= 0).all()
     assert not {f"g{i}" for i in range(30, 40)} & set(panel.genes)

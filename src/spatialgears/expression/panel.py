@@ -13,6 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 from spatialgears.config import ExpressionConfig
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import Matrix, log_normalise
+from spatialgears.words import number
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,9 @@ class Panel:
 
     def __len__(self) -> int:
         return len(self.genes)
+
+    def __repr__(self) -> str:
+        return f"Panel of {number(len(self), 'gene')}: {', '.join(self.genes[:3])}, ..."
 
 
 def morans_i(
