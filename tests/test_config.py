@@ -162,6 +162,24 @@ def test_assignments_parse(text, key, value):
     assert (config.seed if key == "seed" else config.expression.thinning) == value
 
 
+def test_assignments_may_be_one_text_or_a_mapping_with_dotted_keys():
+    once = Config().with_values(["geometry.steps=800", "geometry.lr=0.1"])
+    nested = {"lr": 0.1}
+    assert Config().with_values("geometry.steps=800").geometry.steps == 800
+    assert Config().with_values({"geometry.steps": 800, "geometry.lr": 0.1}) == once
+    assert Config().with_values({"geometry": nested, "geometry.steps": 800}) == once
+    assert Config().with_values({"geometry.steps": 800, "geometry": nested}) == once
+    assert nested == {"lr": 0.1}
+
+
+def test_a_near_miss_is_named_and_not_every_key():
+    with pytest.raises(ConfigError) as near:
+        Config().with_values("geometry.step=800")
+    assert "did you mean steps?" in str(near.value) and "crossfit" not in str(near.value)
+    with pytest.raises(ConfigError, match=r"allowed are inputs, .*crossfit"):
+        Config().with_values("geometry.xyz=800")
+
+
 @pytest.mark.parametrize("text", ["seed", "=3", "seed=1.5", "geometry=3"])
 def test_assignments_that_do_not_parse(text):
     with pytest.raises(ConfigError):

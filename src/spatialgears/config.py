@@ -443,13 +443,14 @@ class Config(_Stage):
         base = cls.preset(values.pop("preset", "default"))
         return cls.from_dict(_merge(base.model_dump(), values))
 
-    def with_values(self, assignments: Iterable[str] | Mapping[str, Any]) -> Config:
-        """A copy with ``stage.key=value`` assignments, or a nested mapping, applied and validated.
+    def with_values(self, assignments: str | Iterable[str] | Mapping[str, Any]) -> Config:
+        """A copy with ``stage.key=value`` assignments, or a mapping, applied and validated.
 
         Parameters
         ----------
         assignments
-            Texts such as ``"geometry.steps=200"``, or a nested mapping.
+            One text such as ``"geometry.steps=200"`` or several, or a mapping, nested or with keys such as
+            ``"geometry.steps"``.
 
         Returns
         -------
@@ -459,28 +460,26 @@ class Config(_Stage):
         Examples
         --------
         >>> import spatialgears as sg
-        >>> sg.Config.preset("quick").with_values({"seed": 7}).seed
-        7
+        >>> sg.Config.preset("quick").with_values({"geometry.steps": 200}).geometry.steps
+        200
         """
-        changes: dict[str, Any] = {}
         if isinstance(assignments, Mapping):
-            changes = dict(assignments)
+            given = list(assignments.items())
         else:
-            for text in assignments:
-                key, separator, value = text.partition("=")
-                if not separator or not key.strip():
-                    raise ConfigError(
-                        f"--set expects stage.key=value, found {text!r}.", "Example: --set seed=1"
-                    )
-                *parents, leaf = key.strip().split(".")
-                level = changes
-                for parent in parents:
-                    level = level.setdefault(parent, {})
-                    if not isinstance(level, dict):
-                        raise ConfigError(
-                            f"{key!r} sets a part of a value set before.", "Give each key once."
-                        )
-                level[leaf] = _parse(value.strip())
+            given = [
+                _assignment(one) for one in ([assignments] if isinstance(assignments, str) else assignments)
+            ]
+        changes: dict[str, Any] = {}
+        for key, value in given:
+            *parents, leaf = str(key).split(".")
+            level = changes
+            for parent in parents:
+                inner = level.get(parent, {})
+                if not isinstance(inner, Mapping):
+                    raise ConfigError(f"{key!r} sets a part of a value set before.", "Give each key once.")
+                level[parent] = dict(inner)
+                level = level[parent]
+            level.update(_merge(level, {leaf: value}))
         return self.from_dict(_merge(self.model_dump(), changes))
 
     def to_json(self) -> str:
@@ -499,6 +498,14 @@ class Config(_Stage):
         0
         """
         return self.model_dump_json(indent=2) + "\n"
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """``stage.key=value`` as key and value."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"--set expects stage.key=value, found {text!r}.", "Example: --set seed=1")
+    return key.strip(), _parse(value.strip())
 
 
 def _parse(text: str) -> Any:
@@ -524,8 +531,8 @@ def _explain(error: ValidationError) -> ConfigError:
         if item["type"] == "extra_forbidden":
             known = list(_model_of(location[:-1]).model_fields)
             close = get_close_matches(str(location[-1]), known, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            lines.append(f"{field}: there is no such key; {hint}allowed are {', '.join(known)}")
+            hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(known)}"
+            lines.append(f"{field}: there is no such key; {hint}")
         else:
             message = item["msg"].removeprefix("Value error, ")
             found = "" if isinstance(item["input"], dict | BaseModel) else f", found {item['input']!r}"
