@@ -104,6 +104,26 @@ def test_what_is_odd_is_said(slides, cells):
     assert said("hardly agrees", slides, strange)
 
 
+def test_what_a_run_will_warn_of_is_said_before_it(small_tissue, small_config):
+    """Counts moved between spots: a signal that is weak; and no slide, or no spot, is held out."""
+    from spatialgears.model import GEARS
+    from spatialgears.selfcheck import warnings
+
+    rng, slides = np.random.default_rng(0), [one.copy() for one in small_tissue.slides]
+    for slide in slides:
+        slide.X = sparse.csr_matrix(slide.X.toarray()[rng.permutation(slide.n_obs)])
+    for values in (["geometry.slide_steps=0"], ["geometry.slide_steps=0", "geometry.crossfit=0"], []):
+        config = small_config.with_values(["geometry.refiner=none", *values])
+        model = GEARS(config).fit(slides, small_tissue.cells)
+        told = warnings(model.checks_, morans_i=model.panel_.morans_i, n_slides=2)
+        odd = check_inputs(slides, small_tissue.cells, config=config).odd
+        foreseen, said = (
+            {one for one in some if one.startswith(("Weak spatial", "No slide is", "No self-check"))}
+            for some in (told, odd)
+        )
+        assert said == foreseen and len(said) == 1 + bool(values)
+
+
 def test_too_little_memory_is_said(slides, cells, monkeypatch):
     monkeypatch.setattr("spatialgears.check.predict_cost", lambda *_, **__: Cost(1.0, 10**15))
     assert any("A run needs about 1000000.0 GB" in text for text in check_inputs(slides, cells).odd)

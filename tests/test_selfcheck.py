@@ -106,7 +106,7 @@ def test_nothing_to_warn_of():
         ([check(0.9), check(0.05)], {}, "No spatial signal"),
         ([check(0.9), check(float("nan"))], {}, "No spatial signal"),
         ([check(0.9), check(0.6, p_value=0.02)], {}, "No spatial signal"),
-        ([], {}, "No self-check: no spots were held out"),
+        ([], {}, "No self-check: no spots are held out"),
         ([check(0.3)], {}, "Weak self-check: held-out distances correlate only 0.30"),
         ([check(0.8, 0.9), check(0.8, 0.85)], {}, "reference places held-out spots better"),
         ([check(0.9)], {"morans_i": FLAT}, "Moran's I of only 0.02"),
@@ -116,7 +116,7 @@ def test_nothing_to_warn_of():
             {"radius90": np.full(10, 1.5)},
             "Wide radii: the 90% radius of a typical cell is 1.50",
         ),
-        ([check(0.9)], {"n_slides": 2}, "No slide was held out as a whole"),
+        ([check(0.9)], {"n_slides": 2}, "No slide is held out as a whole"),
         ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
     ],
 )

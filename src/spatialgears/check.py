@@ -54,7 +54,7 @@ class CheckReport:
     kind
         ``"counts"`` or ``"normalised"``.
     shared_genes, panel_genes, spatial_genes
-        Genes in every input; at most this many are used; those with a mean Moran's I above 0.1.
+        Genes in every input; at most this many are used; of these, those with a mean Moran's I above 0.1.
     depth_ratio
         Median depth of spots over that of cells; None without cells or counts.
     agreement
@@ -147,7 +147,7 @@ def check_inputs(
     )
     if cells is not None:
         judge_all(cells, layer=layer, normalised=normalised, name=names[len(slides)])
-    spatial = _spatial_genes(valid, config)
+    moran = _morans_i(valid, config)
     panel = min(config.expression.n_genes, len(valid.genes))
     summaries = [
         _summary(names[i], valid.slides[i], slide.n_vars, valid.empty_spots[i], valid.coords[i])
@@ -165,13 +165,13 @@ def check_inputs(
         kind=valid.kind,
         shared_genes=len(valid.genes),
         panel_genes=panel,
-        spatial_genes=spatial,
+        spatial_genes=int((moran > SPATIAL).sum()),
         depth_ratio=depth_ratio(valid),
         agreement=agreement_of(valid),
         odd=[],
         cost=cost,
     )
-    report.odd.extend([*valid.warnings, *_odd(report, valid, config)])
+    report.odd.extend([*valid.warnings, *_odd(report, valid, config), *_foreseen(moran, len(slides), config)])
     return report
 
 
@@ -232,15 +232,26 @@ def agreement_of(valid: ValidInputs) -> float | None:
     return float(np.corrcoef(*logs)[0, 1]) if all(log.std() > 1e-6 for log in logs) else None
 
 
-def _spatial_genes(valid: ValidInputs, config: Config) -> int:
-    from spatialgears.expression.panel import morans_i  # torch comes with it: only once the input is valid
+def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
+    """Moran's I of the panel that a run chooses; without cells, of one chosen by the spots alone."""
+    from spatialgears.expression.panel import build_panel  # torch comes with it: only once the input is valid
 
-    neighbors = config.expression.moran_neighbors
-    per_slide = [
-        morans_i(slide, coords, n_neighbors=neighbors, raw=form in ("counts", "linear"))
-        for slide, coords, form in zip(valid.slides, valid.coords, valid.forms, strict=False)
-    ]
-    return int((np.mean(per_slide, axis=0) > SPATIAL).sum())
+    kept = [np.flatnonzero(~empty) for empty in valid.empty_spots]
+    spots = [counts[rows] for counts, rows in zip(valid.slides, kept, strict=True)]
+    places = [coords[rows] for coords, rows in zip(valid.coords, kept, strict=True)]
+    cells = sparse.vstack(spots) if valid.cells is None else valid.cells[np.flatnonzero(~valid.empty_cells)]
+    raw = valid.kind == "counts"
+    panel, _ = build_panel(spots, places, cells, genes=valid.genes, config=config.expression, raw=raw)
+    return panel.morans_i
+
+
+def _foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
+    """What a run will warn of, whatever it finds."""
+    from spatialgears.selfcheck import not_held_out, weak_signal
+
+    geometry = config.geometry
+    slides = n_slides > 1 and geometry.slide_steps > 0
+    return not_held_out(geometry.crossfit > 0 or slides, slides, n_slides=n_slides) + weak_signal(moran)
 
 
 def unlike(ratio: float | None, agreement: float | None, config: Config) -> list[str]:

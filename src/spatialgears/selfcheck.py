@@ -42,6 +42,7 @@ MEANING: Mapping[Verdict, tuple[str, str]] = {
 }
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
 LOCAL = 0.8  # edge AUC from which neighbours are called right
+STRONGEST, WEAK = 50, 0.15  # genes whose mean Moran's I is looked at, and below what it is called weak
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,32 @@ def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: 
     return told
 
 
+def not_held_out(spots: bool, slides: bool, *, n_slides: int) -> list[str]:
+    """What cannot be known of ``n_slides`` slides where no spots, or no slides as a whole, are held out."""
+    if not spots:
+        return [
+            "No self-check: no spots are held out (geometry.crossfit = 0, or slides too small), so how good the places are "
+            "is not known."
+        ]
+    if slides or n_slides == 1:
+        return []
+    return [
+        "No slide is held out as a whole (geometry.slide_steps = 0, as in the preset quick): cells of another section may "
+        "be placed much worse than the held-out spots, and radii are too narrow for them."
+    ]
+
+
+def weak_signal(morans_i: NDArray[Any]) -> list[str]:
+    """Whether the panel's genes (G,) hardly vary in space, in words."""
+    strongest = np.sort(morans_i)[-STRONGEST:]
+    mean = float(strongest.mean()) if len(strongest) else 0.0
+    if mean >= WEAK:
+        return []
+    return [
+        f"Weak spatial signal: the {len(strongest)} most spatial genes have a mean Moran's I of only {mean:.2f}."
+    ]
+
+
 def warnings(
     checks: Sequence[SelfCheck],
     *,
@@ -185,17 +212,8 @@ def warnings(
     radius90
         (N,) 90% radii, in RMS radii of the slides.
     """
-    found = []
-    if not checks:
-        found.append(
-            "No self-check: no spots were held out (geometry.crossfit = 0, or slides too small), so how good the places "
-            "are is not known."
-        )
-    elif n_slides > 1 and not any(check.title.startswith(MISSED_SLIDE) for check in checks):
-        found.append(
-            "No slide was held out as a whole (geometry.slide_steps = 0, as in the preset quick): cells of another section "
-            "may be placed much worse than the held-out spots, and radii are too narrow for them."
-        )
+    missed = any(check.title.startswith(MISSED_SLIDE) for check in checks)
+    found = not_held_out(bool(checks), missed, n_slides=n_slides)
     worst = min((float(np.nan_to_num(check.model["spearman"])) for check in checks), default=1.0)
     verdicts = {judge(check.model["spearman"], check.p_value) for check in checks}
     if "none" in verdicts:
@@ -208,11 +226,7 @@ def warnings(
         check.reference and check.reference["spearman"] > check.model["spearman"] + 0.03 for check in checks
     ):
         found.append("A simple nearest-neighbour reference places held-out spots better than the model does.")
-    strongest = float(np.sort(morans_i)[-50:].mean()) if len(morans_i) else 0.0
-    if strongest < 0.15:
-        found.append(
-            f"Weak spatial signal: the 50 most spatial genes have a mean Moran's I of only {strongest:.2f}."
-        )
+    found += weak_signal(morans_i)
     if outside is not None and outside.mean() > 0.1:
         found.append(
             f"Strong domain shift: {outside.mean():.0%} of the cells look like nothing on the slides. Their places and "
