@@ -192,16 +192,27 @@ def test_evaluate_matches_cells_by_name(capsys, folder):
     assert row["spearman"] == pytest.approx(1) and row["stress1"] == pytest.approx(0, abs=1e-6)
     assert row["lrmse_100"] is None  # too few points: null, not NaN
     code, out, _ = run(capsys, "evaluate", "--pred", folder / "sc.h5ad", "--truth", folder / "truth.h5ad")
-    assert code == 0 and "spearman\t1" in out
+    assert code == 0
+    first, _, columns, spearman, *others = out.splitlines()
+    assert first == "80 cells; all of them were scored. ↑ higher is better, ↓ lower is better."
+    assert spearman == "spearman\t1\t↑\tAre near pairs near and far pairs far?"
+    assert others[8].startswith("w1_knn\t") and others[9:11] == ["More", columns]
+    named = {line.split("\t")[0] for line in [spearman, *others]} - {"More", "metric"}
+    assert named == set(row) - {"n", "sampled"}
 
 
-def test_evaluate_refuses_what_does_not_match(capsys, folder):
+def test_evaluate_refuses_what_does_not_match(capsys, folder, tmp_path):
     code, _, err = run(capsys, "evaluate", "--pred", folder / "sc.h5ad", "--truth", folder / "st_1.h5ad")
     assert code == 2 and "80 of 80 predicted cells are missing, e.g. sc_0; it has st_1_0" in err
     code, _, err = run(
         capsys, "evaluate", "--pred", folder / "sc.h5ad", "--truth", folder / "truth.h5ad", "--key", "X_pca"
     )
-    assert code == 2 and "has 'X_gears'" in err
+    assert code == 2 and "has 'X_gears'" in err and "Name one of these with --key." in err
+    bare = ad.read_h5ad(folder / "sc.h5ad")
+    del bare.obsm["X_gears"]
+    bare.write_h5ad(tmp_path / "bare.h5ad")
+    code, _, err = run(capsys, "evaluate", "--pred", tmp_path / "bare.h5ad", "--truth", folder / "truth.h5ad")
+    assert code == 2 and ".obsm has nothing" in err and "gears reconstruct wrote" in err
 
 
 def test_simulate_writes_files_that_check_reads(capsys, tmp_path):

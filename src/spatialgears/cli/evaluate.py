@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     import numpy as np
     from anndata import AnnData
 
+#: What to give instead of a file without any coordinates.
+_WITH_PLACES = {
+    "--key": "Give --pred the cells as gears run or gears reconstruct wrote them.",
+    "--truth-key": "Give --truth the cells with their true coordinates in .obsm.",
+}
+
 
 def evaluate(
     pred: Annotated[str, typer.Option("--pred", metavar="PATH", help="Cells with predicted coordinates.")],
@@ -38,23 +44,36 @@ def evaluate(
 
     predicted, true = read(pred, backed=True), read(truth, backed=True)
     rows = _match(predicted, true, pred, truth)
-    row = score(_points(predicted, key, pred), _points(true, truth_key, truth)[rows], k=neighbours, seed=seed)
+    places = _points(predicted, key, pred, option="--key")
+    known = _points(true, truth_key, truth, option="--truth-key")[rows]
+    row = score(places, known, k=neighbours, seed=seed)
     if as_json:
         output.emit_json(row)
     else:
-        output.table(
-            f"{predicted.n_obs:,} cells", ["metric", "value"], [[name, float(row[name])] for name in row]
-        )
+        _show(row)
 
 
-def _points(adata: AnnData, key: str, name: str) -> np.ndarray:
+def _show(row: dict[str, float]) -> None:
+    from spatialgears.report.metrics import MAIN, MORE
+
+    counted = "a random part of them (--seed) was scored" if row["sampled"] else "all of them were scored"
+    typer.echo(f"{row['n']:,.0f} cells; {counted}. ↑ higher is better, ↓ lower is better.")
+    for title, metrics in (("The paper's table", MAIN), ("More", MORE)):
+        rows = [
+            [name, float(row[name]), "↑" if higher else "↓", asks or called]
+            for name, (called, higher, asks) in metrics.items()
+        ]
+        output.table(title, ["metric", "value", "better", "what it tells"], rows)
+
+
+def _points(adata: AnnData, key: str, name: str, *, option: str) -> np.ndarray:
     import numpy as np
 
     if key not in adata.obsm:
+        there = ", ".join(map(repr, adata.obsm))
         raise InputError(
-            f"{name}: expected coordinates in .obsm[{key!r}]; "
-            f".obsm has {', '.join(map(repr, adata.obsm)) or 'nothing'}.",
-            "Name one of these with --key (for the prediction) or --truth-key (for the truth).",
+            f"{name}: expected coordinates in .obsm[{key!r}]; .obsm has {there or 'nothing'}.",
+            f"Name one of these with {option}." if there else _WITH_PLACES[option],
         )
     try:
         return np.asarray(adata.obsm[key], dtype=np.float64)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from spatialgears.reconstruction import Reconstruction
     from spatialgears.run import RunFolder
 
-SHOWN = ("spearman", "pearson", "stress1", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn")
-
 Out = Annotated[
     Path,
     typer.Option("--output", "--out", "-o", metavar="FOLDER", help="Folder for everything the run makes."),
@@ -109,6 +107,7 @@ def demo(
             write_h5ad(adata, path)
     from spatialgears.bench.references import knn
     from spatialgears.metrics import evaluate
+    from spatialgears.report.metrics import MAIN
     from spatialgears.run import RunInputs
     from spatialgears.run import run as run_all
 
@@ -124,8 +123,8 @@ def demo(
     }
     output.table(
         f"Places of {len(known):,} simulated cells against the truth",
-        ["method", *SHOWN],
-        [[name, *(row[key] for key in SHOWN)] for name, row in rows.items()],
+        ["method", *MAIN],
+        [[name, *(row[key] for key in MAIN)] for name, row in rows.items()],
     )
     _tell(folder, as_json=False)
 

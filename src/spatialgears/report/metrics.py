@@ -1,4 +1,4 @@
-"""How the report words the metrics of :func:`spatialgears.metrics.evaluate`."""
+"""How the metrics of :func:`spatialgears.metrics.evaluate` are worded for readers."""
 
 from __future__ import annotations
 
