@@ -305,3 +305,6 @@ def test_words_for_time_and_size():
     assert [words.duration(value) for value in (5, 300, 7200)] == ["5 s", "5 min", "2.0 h"]
     assert [words.size(value) for value in (5e7, 2.5e9)] == ["50 MB", "2.5 GB"]
     assert [words.number(value, "slide") for value in (0, 1, 2000)] == ["0 slides", "1 slide", "2,000 slides"]
+    names = ["Pcp4", "Pcp2", "Mbp"]
+    assert words.alike("PCP4", names) == ["Pcp4"] and words.alike("Pcp", names) == ["Pcp4", "Pcp2"]
+    assert words.alike("xyz", names) == []

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from spatialgears.errors import ConfigError
+from spatialgears.words import alike
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
@@ -530,7 +530,7 @@ def _explain(error: ValidationError) -> ConfigError:
         field = ".".join(str(part) for part in location) or "config"
         if item["type"] == "extra_forbidden":
             known = list(_model_of(location[:-1]).model_fields)
-            close = get_close_matches(str(location[-1]), known, n=1)
+            close = alike(str(location[-1]), known)
             hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(known)}"
             lines.append(f"{field}: there is no such key; {hint}")
         else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 def duration(seconds: float) -> str:
     """``45 s``, ``12 min``, ``3.2 h``."""
@@ -18,3 +21,11 @@ def size(n_bytes: float) -> str:
 def number(count: int, noun: str) -> str:
     """``1 slide``, ``2,000 slides``."""
     return f"{count:,} {noun}" + "s" * (count != 1)
+
+
+def alike(name: str, names: Iterable[object], most: int = 3) -> list[str]:
+    """Of some names those that differ from ``name`` in case alone, else those spelled most like it."""
+    known = list(map(str, names))
+    return [one for one in known if one.lower() == name.lower()][:most] or get_close_matches(
+        name, known, n=most
+    )

@@ -78,6 +78,10 @@ def test_errors_name_what_there_is(laid, planted_slide):
         sg.tl.marker_enrichment(laid, planted_slide, "pDC", labels="cell_type")
     with pytest.raises(InputError, match="no gene 'BST2'; there are 'g0'"):
         sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type", genes="BST2")
+    renamed = planted_slide.copy()
+    renamed.var_names = ["Pcp4", *renamed.var_names[1:]]
+    with pytest.raises(InputError, match=r"Did you mean 'Pcp4'\?"):
+        sg.tl.marker_enrichment(laid, renamed, "type 0", labels="cell_type", genes=["PCP4"])
     with pytest.raises(InputError, match="All of the"):
         sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type", within=100)
     laid.obsm["X_gears_slide"] = laid.obsm["X_gears_slide"] + 50

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import spatialgears as sg
-from spatialgears.errors import InputError
+from spatialgears.errors import GearsError, InputError
 from spatialgears.plotting.training import MOST_POINTS, phases
 
 
@@ -22,6 +22,13 @@ def test_curves_stand_at_their_steps():
     assert heldout.get_xdata().tolist() == [15, 30]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["loss", "heldout"]
     assert ax.get_yscale() == "log" and ax.get_xlabel() == "step"
+
+
+def test_a_fitted_model_has_a_history(small_model):
+    drawn, expected = (sg.pl.training_curves(one).get_lines() for one in (small_model, small_model.history_))
+    assert len(drawn) == len(expected) > 1
+    with pytest.raises(GearsError, match="has not been fitted"):
+        sg.pl.training_curves(sg.GEARS("quick"))
 
 
 def test_phases_follow_one_another_in_the_same_colour():

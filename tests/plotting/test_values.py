@@ -48,6 +48,17 @@ def test_missing_colour_names_what_there_is(adata):
         color_values(adata, "Mbp", layer="counts")
 
 
+def test_what_was_not_run_yet_is_named(adata):
+    del adata.obs["gears_domain"], adata.obs["gears_uncertainty"]
+    for color in ("domain", "gears_domain"):
+        with pytest.raises(InputError, match=r"Run sg\.tl\.spatial_domains\(cells\) first"):
+            color_values(adata, color)
+    with pytest.raises(InputError, match=r"Run model\.reconstruct"):
+        color_values(adata, "uncertainty")
+    with pytest.raises(InputError, match="Did you mean 'Sox2'"):
+        color_values(adata, "SOX2")
+
+
 def test_duplicated_gene_is_refused(adata):
     adata.var_names = ["Sox2", "Sox2", "Gad1", "Cux2"]
     with pytest.raises(InputError, match="2 genes are called 'Sox2'"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.io.stored import copied
 from spatialgears.validate.counts import check_finite, form_of, to_csr, values_of
+from spatialgears.words import alike
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -58,7 +58,7 @@ def places(adata: AnnData, key: str, name: str = "adata") -> NDArray[np.float64]
 def column(adata: AnnData, key: str, name: str = "adata") -> pd.Series:
     """``obs[key]``, or an error that names the columns there are."""
     if key not in adata.obs:
-        near = get_close_matches(key, list(map(str, adata.obs.columns)), n=1)
+        near = alike(key, adata.obs.columns)
         raise InputError(
             f"{name} has no obs column {key!r}; there are {listed(adata.obs.columns)}.",
             f"Did you mean {near[0]!r}?" if near else "Name one of these.",
@@ -118,7 +118,7 @@ def gene_columns(
     names = pd.Index(values_of(adata, layer, name)[1].index.astype(str))
     missing = [gene for gene in genes if gene not in names]
     if missing or not genes:
-        near = get_close_matches(missing[0], list(names), n=3) if missing else []
+        near = alike(missing[0], names) if missing else []
         raise InputError(
             f"{name} has no gene {listed(missing)}; there are {listed(names)}."
             if missing

@@ -13,6 +13,8 @@ from spatialgears.plotting import canvas, palette
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from spatialgears.model import GEARS
+
 History = Mapping[str, Sequence[float]]
 AXES = ("step", "epoch")
 HIDDEN = ("lr",)
@@ -28,15 +30,20 @@ class Curve(NamedTuple):
 
 
 def training_curves(
-    history: History, *, keys: Sequence[str] | None = None, title: str | None = None, ax: Axes | None = None
+    history: History | GEARS,
+    *,
+    keys: Sequence[str] | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Draw the curves of a training history.
 
     Parameters
     ----------
     history
-        One list per loss or measure. "step" or "epoch" gives the horizontal axis, "<name>_step" that of the
-        curves whose names begin with <name>. Names of the form "<phase>/<name>" are drawn phase after phase.
+        A fitted model, or its history: one list per loss or measure. "step" or "epoch" gives the horizontal axis,
+        "<name>_step" that of the curves whose names begin with <name>. Names of the form "<phase>/<name>" are drawn
+        phase after phase.
     keys
         Which curves, without the phase; default: all but the learning rate.
     title, ax
@@ -51,10 +58,11 @@ def training_curves(
     --------
     >>> import spatialgears as sg
     >>> history = {"step": [10, 20, 30], "loss": [4.0, 2.0, 1.0], "lr": [1e-3, 1e-3, 1e-4]}
-    >>> ax = sg.pl.training_curves(history)  # or model.history_
+    >>> ax = sg.pl.training_curves(history)  # or a fitted model
     >>> ax.get_yscale(), len(ax.get_lines())
     ('log', 1)
     """
+    history = history if isinstance(history, Mapping) else history.history_
     parts = phases(history, keys)
     found = {curve.name for curves in parts.values() for curve in curves}
     if not found or set(keys or ()) - found:

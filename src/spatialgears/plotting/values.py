@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
+from spatialgears.words import alike
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -22,6 +22,9 @@ LABELS = {
     "gears_radius50": f"50% radius ({UNIT})",
     "gears_outside": "outside what the slides support",
     "gears_domain": "domain",
+}
+_CALLS = dict.fromkeys(LABELS, "model.reconstruct(cells).to_adata(cells)") | {
+    "gears_domain": "sg.tl.spatial_domains(cells)"
 }
 
 
@@ -106,7 +109,9 @@ def _from_adata(adata: AnnData, color: str, layer: str | None) -> tuple[pd.Serie
         raise InputError(
             f"{len(found)} genes are called {color!r}.", "Run adata.var_names_make_unique() first."
         )
-    near = get_close_matches(color, [*adata.obs.columns, *adata.var_names], n=3)
+    if call := _CALLS.get(ALIASES.get(color, color)):
+        raise InputError(f"obs has no {ALIASES.get(color, color)!r}.", f"Run {call} first.")
+    near = alike(color, [*adata.obs.columns, *adata.var_names])
     raise InputError(
         f"No obs column and no gene is called {color!r}. Columns: {_listed(adata.obs.columns)}. "
         f"Genes: {_listed(adata.var_names)}.",
