@@ -85,7 +85,7 @@ def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
     assert facts["warnings"][0] == "Only 60 genes are shared; places will be coarse."
     before = (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns
     code, out, err = gears(*command)
-    assert code == 0 and "geometry" not in err and "Written" in out
+    assert code == 0 and "geometry" not in err and "Results\n" in out and "Written" not in out
     assert "Warnings\n  - Only 60 genes are shared" in out and "Everything is done already" in err
     code, _, err = gears(*command, "--set", "seed=5")
     assert code == 1 and "seed was 0, now 5" in err and err.count("belongs to another run") == 1
@@ -131,6 +131,7 @@ def test_fit_then_reconstruct_then_report(gears, inputs, small_json, small_files
     assert code == 2 and "fitted already" in err
     page = tmp_path / "r.html"
     code, out, _ = gears("report", "-m", tmp_path / "m", *inputs, "-o", page)
+    assert "150 cells were placed" in out and "Held-out" in out and "Warnings\n  - Only 60 genes" in out
     assert code == 0 and str(page) in out and "150 cells were placed" in page.read_text()
 
 

@@ -290,6 +290,8 @@ def report(
     )
     if not written:
         raise InputError("The report needs plotly.", "Install it with: pip install 'spatialgears[report]'")
+    typer.echo(placed.status)
+    _tell_checks(fitted, placed.warnings)
     typer.echo(f"The report is {out}")
 
 
@@ -330,4 +332,4 @@ def _tell(folder: RunFolder, *, as_json: bool) -> None:
         output.emit_json(facts | {"self_check": checks, "warnings": folder.warnings()})
         return
     _tell_checks(model, folder.warnings())
-    output.lines("Written", {name: str(path) for name, path in files.items() if path.exists()})
+    output.lines("Results", {name: str(path) for name, path in files.items() if path.exists()})
