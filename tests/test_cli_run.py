@@ -128,7 +128,7 @@ def test_fit_then_reconstruct_then_report(gears, inputs, small_json, small_files
     code, out, _ = gears(*again, *patches)
     assert code == 0 and "patches" in out, out
     code, _, err = gears(*again, "--overwrite", "--set", "geometry.steps=3")
-    assert code == 2 and "fitted already" in err
+    assert code == 2 and "fitted already" in err and "Set values of the assembly" in err
     page = tmp_path / "r.html"
     code, out, _ = gears("report", "-m", tmp_path / "m", *inputs, "-o", page)
     assert "150 cells were placed" in out and "Held-out" in out and "Warnings\n  - Only 60 genes" in out

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
+from html import unescape
+from pathlib import Path
 
 import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
 
+from spatialgears.report import write_report
 from spatialgears.summary import findings, report_content, subject, write_summary
 from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
@@ -133,6 +137,13 @@ def test_every_analysis_is_a_section(content, small_model):
     registered = sections[0]
     assert [row["Slide"] for row in registered.table] == ["st_1", "st_2"]
     assert "nan" not in " ".join(section.text for section in sections)
+
+
+def test_the_documentation_goes_through_the_report(content, tmp_path):
+    page = write_report(tmp_path / "report.html", content()).read_text()
+    guide = (Path(__file__).parent.parent / "docs" / "report.md").read_text()
+    explained = [title for line in re.findall("^## (.+)$", guide, re.M) for title in line.split(" / ")]
+    assert explained == [unescape(title) for title in re.findall("<h2>(.+?)</h2>", page)]
 
 
 def test_what_is_missing_is_said_with_the_way_to_give_it(content, small_tissue):

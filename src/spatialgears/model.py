@@ -178,7 +178,7 @@ class GEARS:
         normalised
             Accept values that are not counts; by default what was said to :meth:`fit`.
         assembly
-            Settings of stage D, for example patches or more samples; by default those of the model.
+            Settings of the assembly, for example patches or more samples; by default those of the model.
         progress
             As for :meth:`fit`.
 

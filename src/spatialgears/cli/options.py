@@ -90,7 +90,7 @@ Transpose = Annotated[
     typer.Option(
         "--transpose",
         rich_help_panel=_INPUT,
-        help="Tables of counts have genes in rows; found out where slides tell.",
+        help="Tables of counts have genes in rows. Needed only where names of spots or genes do not show it.",
     ),
 ]
 Normalised = Annotated[

@@ -191,7 +191,7 @@ def reconstruct(
     overwrite: options.Overwrite = False,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="assembly.KEY=VALUE", help="Set a value of stage D; repeatable."),
+        typer.Option("--set", metavar="assembly.KEY=VALUE", help="Set a value of the assembly; repeatable."),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print the seconds each step took.")] = False,
     devices: launch.Devices = None,
@@ -218,7 +218,7 @@ def reconstruct(
     if config != fitted.config.model_copy(update={"assembly": config.assembly}):
         raise InputError(
             f"The model is fitted already; found --set {' --set '.join(assignments or [])}.",
-            "Set values of stage D (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
+            "Set values of the assembly (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
         )
     cells = read(
         sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=options.is_large(sc)
