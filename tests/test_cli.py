@@ -197,6 +197,7 @@ def test_evaluate_matches_cells_by_name(capsys, folder):
     assert first == "80 cells; all of them were scored. ↑ higher is better, ↓ lower is better."
     assert spearman == "spearman\t1\t↑\tAre near pairs near and far pairs far?"
     assert others[8].startswith("w1_knn\t") and others[9:11] == ["More", columns]
+    assert not any(line.endswith("\t") for line in others)
     named = {line.split("\t")[0] for line in [spearman, *others]} - {"More", "metric"}
     assert named == set(row) - {"n", "sampled"}
 

@@ -60,8 +60,8 @@ def _show(row: dict[str, float]) -> None:
     typer.echo(f"{row['n']:,.0f} cells; {counted}. ↑ higher is better, ↓ lower is better.")
     for title, metrics in (("The paper's table", MAIN), ("More", MORE)):
         rows = [
-            [name, float(row[name]), "↑" if higher else "↓", asks or called]
-            for name, (called, higher, asks) in metrics.items()
+            [name, float(row[name]), "↑" if higher else "↓", asks]
+            for name, (_, higher, asks) in metrics.items()
         ]
         output.table(title, ["metric", "value", "better", "what it tells"], rows)
 

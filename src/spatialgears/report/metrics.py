@@ -16,14 +16,14 @@ MAIN = {
     "w1_knn": ("W1 of kNN distances", False, "Is the density right?"),
 }
 MORE = {
-    "stress1_unscaled": ("Stress-1, unscaled", False, ""),
-    "scale_error": ("Scale error", False, ""),
-    "shell_f1_radius": ("Shell F1, shells of R20", True, ""),
-    "cal_error": ("Calibration error", False, ""),
-    "lrmse_10": ("Local RMSE, k = 10", False, ""),
-    "lrmse_20": ("Local RMSE, k = 20", False, ""),
-    "lrmse_50": ("Local RMSE, k = 50", False, ""),
-    "lrmse_100": ("Local RMSE, k = 100", False, ""),
-    "local_stress": ("Local stress", False, ""),
+    "stress1_unscaled": ("Stress-1, unscaled", False, "Stress-1 before the prediction is scaled to fit"),
+    "scale_error": ("Scale error", False, "Are typical distances too short or too long?"),
+    "shell_f1_radius": ("Shell F1, shells of R20", True, "Shell F1 with rings as wide as a neighbourhood"),
+    "cal_error": ("Calibration error", False, "Are neighbourhoods as wide as they should be?"),
+    "lrmse_10": ("Local RMSE, k = 10", False, "How wrong are distances to the 10 nearest?"),
+    "lrmse_20": ("Local RMSE, k = 20", False, "How wrong are distances to the 20 nearest?"),
+    "lrmse_50": ("Local RMSE, k = 50", False, "How wrong are distances to the 50 nearest?"),
+    "lrmse_100": ("Local RMSE, k = 100", False, "How wrong are distances to the 100 nearest?"),
+    "local_stress": ("Local stress", False, "Stress-1 of neighbours alone"),
 }
 NOT_SCORES = ("n", "sampled")
