@@ -242,3 +242,27 @@ def test_simulated_files_do_not_replace_others(gears, tmp_path):
     code, _, err = gears("simulate", "-o", tmp_path, "--cells", 100)
     assert code == 2 and "sc.h5ad already" in " ".join(err.split())
     assert (tmp_path / "sc.h5ad").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_column_of_cell_types_can_be_named(gears, inputs, small_json, small_tissue, tmp_path):
+    cells = small_tissue.cells.copy()
+    cells.obs["subclass"] = cells.obs.pop("cell_type")
+    cells.write_h5ad(tmp_path / "named.h5ad")
+    command = [
+        "run",
+        "--st",
+        inputs[1],
+        "--sc",
+        tmp_path / "named.h5ad",
+        "-o",
+        tmp_path / "out",
+        "--config",
+        small_json,
+    ]
+    code, _, err = gears(*command, "--types", "subclas")
+    assert code == 2 and "no column 'subclas'" in err and "subclass" in err
+    assert not (tmp_path / "out" / "model").exists()
+    code, _, _ = gears(*command, "--types", "subclass")
+    assert code == 0 and "Which cell types are neighbours" in (tmp_path / "out" / "report.html").read_text()
+    code, _, err = gears(*command)
+    assert code == 1 and "types" in err  # another question

@@ -45,6 +45,7 @@ class RunInputs:
     spatial_key: str = "spatial"
     normalised: bool = False
     command: str = ""
+    types: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -76,7 +77,7 @@ def run(
     from spatialgears.check import cost_of
     from spatialgears.cost import require_memory
     from spatialgears.model import GEARS
-    from spatialgears.summary import write_summary
+    from spatialgears.summary import require_types, write_summary
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import judge_all, named, sample_cells
 
@@ -94,6 +95,7 @@ def run(
         logger.info("spatialgears %s: %s", __version__, inputs.command or "from Python")
         remove_leftovers(out.root, [path.name for path in (out.manifest, out.cells, out.report)])
         slides, cells = inputs.read()
+        require_types(cells, inputs.types)
         valid = validate_inputs(
             slides,
             cells,
@@ -140,6 +142,7 @@ def run(
             slides=slides,
             names=inputs.st,
             spatial_key=inputs.spatial_key,
+            types=inputs.types,
             command=inputs.command,
         )
         manifest["warnings"] = placed.warnings

@@ -79,6 +79,15 @@ Coordinates = Annotated[
         help="Table of barcode, x, y, or two columns of .obs (x,y); once for all slides or once per slide.",
     ),
 ]
+Types = Annotated[
+    str | None,
+    typer.Option(
+        "--types",
+        metavar="COLUMN",
+        rich_help_panel=_INPUT,
+        help="Column of the cells' .obs with cell types, for the report; by default one named so, like cell_type.",
+    ),
+]
 SpatialKey = Annotated[
     str,
     typer.Option(

@@ -46,6 +46,7 @@ def run(
     st_genes: options.StGenes = None,
     sc_genes: options.ScGenes = None,
     coordinates: options.Coordinates = None,
+    types: options.Types = None,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -74,7 +75,8 @@ def run(
         return inputs.slides, inputs.cells
 
     command = shlex.join(["gears", *sys.argv[1:]])
-    inputs = RunInputs(st, sc, read, spatial_key, normalised, command, options=asdict(how))
+    chosen = asdict(how) | ({} if types is None else {"types": types})
+    inputs = RunInputs(st, sc, read, spatial_key, normalised, command, types=types, options=chosen)
     with _followed(out) as progress:
         folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
     if is_first():
@@ -248,6 +250,7 @@ def report(
     st_genes: options.StGenes = None,
     sc_genes: options.ScGenes = None,
     coordinates: options.Coordinates = None,
+    types: options.Types = None,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -259,7 +262,7 @@ def report(
     options.check_paths([*slides, sc])
     options.require_output(out, ".html", [*slides, sc, model], overwrite=overwrite)
     from spatialgears.model import GEARS
-    from spatialgears.summary import write_summary
+    from spatialgears.summary import require_types, write_summary
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import sample_cells
 
@@ -267,6 +270,7 @@ def report(
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
     inputs = options.read_inputs(slides, sc, how)
     assert inputs.cells is not None
+    require_types(inputs.cells, types)
     if slides:
         validate_inputs(
             inputs.slides,
@@ -286,6 +290,7 @@ def report(
         slides=inputs.slides,
         names=slides,
         spatial_key=spatial_key,
+        types=types,
         command=shlex.join(["gears", *sys.argv[1:]]),
     )
     if not written:

@@ -106,11 +106,8 @@ def subject_of(
         index=rows.astype(str),
     )
     types = types_column(cells.obs) if types is None else types
+    require_types(cells, types)
     if types is not None:
-        if types not in cells.obs:
-            raise InputError(
-                f"The cells have no column {types!r}; there are {', '.join(map(str, cells.obs))}."
-            )
         obs[types] = cells.obs[types].iloc[rows].astype(object).to_numpy()
     return Subject(
         AnnData(_counts(cells, genes, rows), obs, pd.DataFrame(index=genes), obsm={"X_gears": placed.coords[rows]}),
@@ -122,6 +119,13 @@ def subject_of(
         cells.n_obs,
         len(shared),
     )  # fmt: skip
+
+
+def require_types(cells: AnnData, types: str | None) -> None:
+    """Refuse a column of cell types that the cells do not have."""
+    if types is not None and types not in cells.obs:
+        there = ", ".join(map(str, cells.obs)) or "none"
+        raise InputError(f"The cells have no column {types!r}; there are: {there}.", "Name one of them.")
 
 
 def types_column(obs: pd.DataFrame) -> str | None:
