@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from spatialgears.model import GEARS
-from spatialgears.selfcheck import SelfCheck, judge, p_value, score, warnings
+from spatialgears.selfcheck import SelfCheck, judge, p_value, score, trusted, warnings
 
 FLAT, SPATIAL = np.full(60, 0.02), np.full(60, 0.5)
 
@@ -66,6 +66,19 @@ def test_the_reference_is_told_beside(truth):
         (noisy, noisy, "about as good as"),
     ):
         assert f"The model is {words} a simple" in score("t", predicted, truth, reference=simple).words
+
+
+@pytest.mark.parametrize(
+    ("checks", "found"),
+    [
+        ([], False),
+        ([check(0.8), check(0.6)], True),
+        ([check(0.8), check(0.4)], False),
+        ([check(0.8, p_value=0.1)], False),
+    ],
+)
+def test_trust_needs_all_checks_to_be_fair(checks, found):
+    assert trusted(checks) == found
 
 
 def test_few_spots(truth):

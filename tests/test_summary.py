@@ -164,6 +164,23 @@ def test_what_speaks_against_the_result_stands_at_the_top(content, monkeypatch):
         assert ("hardly do among the placed cells" in warnings) == told
 
 
+@pytest.mark.parametrize(
+    ("changes", "trusted", "words"),
+    [
+        ({}, True, "can be read in the slide's own frame. A typical cell lies 2 spots from its match."),
+        ({}, False, "agree roughly: trust the overall pose"),
+        ({"residual": 6.4}, True, "not details. A typical cell lies 6 spots from its match."),
+        ({"coverage": 0.6}, True, "agree roughly"),
+        ({"explained": 0.3}, True, "this pose may be wrong"),
+        ({"residual": 0.4}, True, "one spot or less"),
+    ],
+)
+def test_the_slides_frame_is_allowed_only_where_all_bears_it_out(changes, trusted, words):
+    fit = {"explained": 0.9, "coverage": 0.9, "residual": 2.0} | changes
+    found = findings.laid_words(fit, trusted=trusted)
+    assert words in found and ("own frame" in found) == (trusted and found.startswith("The matches agree:"))
+
+
 def test_other_slides_than_the_models_are_not_taken_for_its_own(content, small_tissue):
     others = [slide.copy() for slide in small_tissue.slides]
     others[0].obsm["spatial"] = others[0].obsm["spatial"] * 1.3 + 400

@@ -108,6 +108,11 @@ def judge(spearman: float, chance: float = 0.0) -> Verdict:
     return next((word for level, word in LEVELS if spearman >= level), "none")
 
 
+def trusted(checks: Sequence[SelfCheck]) -> bool:
+    """Whether there are self-checks, and all of them are fair or good."""
+    return bool(checks) and {judge(one.model["spearman"], one.p_value) for one in checks} <= {"good", "fair"}
+
+
 def p_value(predicted: NDArray[Any], truth: NDArray[Any], *, seed: int = 0) -> float:
     """Mantel's permutation test of distances between places (n, 2) and true ones, one-sided.
 

@@ -114,7 +114,11 @@ def report_content(
     domains = _domains(placed, seed=seed)
     total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
     obs = _columns(cells.obs)
-    sections = findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed))
+    sections = findings.sections(
+        subject,
+        partial(seen_profiles, model, subject, cells, seed=seed),
+        trusted=selfcheck.trusted(model.checks_),
+    )
     return ReportContent(
         title="Where the cells lived",
         coords=placed.coords,

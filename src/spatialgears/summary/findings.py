@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 FEWEST_CELLS, FEWEST_OF_TYPE, FEWEST_GENES = 50, 10, 30
 MARKERS, LEVEL = 3, 0.05  # genes tested for each type, and the adjusted P below which one counts
 GOOD, POOR = 0.7, 0.4  # agreement from which, and below which, a section says so
+NEAR = 3.0  # spots from its match within which a typical cell lies where the slide's frame may be used
 MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
 NO_TYPES = (
     "Markers and neighbouring types: the cells have no column of cell types. Put the types into their annotations as "
@@ -37,7 +38,7 @@ NO_TYPES = (
 NO_SLIDES = "Registration, patterns of genes, markers and mixing: no slides were given. Name them with --st."
 
 
-def sections(subject: Subject, profiles: Callable[[], AnnData]) -> list[Section]:
+def sections(subject: Subject, profiles: Callable[[], AnnData], *, trusted: bool) -> list[Section]:
     """A section for every analysis that can be made, and one that says what could not, and why.
 
     Parameters
@@ -46,12 +47,14 @@ def sections(subject: Subject, profiles: Callable[[], AnnData]) -> list[Section]
         Cells at their places, and slides.
     profiles
         Gives spots and cells, before and as the network sees them, for :func:`mixing`.
+    trusted
+        Whether the self-checks allow single places to be read.
     """
     jobs: list[tuple[str, Callable[[], Section]]] = []
     if len(subject.rows) < FEWEST_CELLS:
         return [Section("Not shown", f"Analyses of the places need {FEWEST_CELLS} cells or more.")]
     if subject.slides:
-        jobs.append(("Cells on the slide", lambda: registration(subject)))
+        jobs.append(("Cells on the slide", lambda: registration(subject, trusted=trusted)))
         jobs.append(("Do genes keep their patterns?", lambda: patterns(subject)))
         if subject.types:
             jobs.append(("Markers near their cells", lambda: markers(subject)))
@@ -66,7 +69,7 @@ def sections(subject: Subject, profiles: Callable[[], AnnData]) -> list[Section]
     return [*made, Section("Not shown", "\n\n".join(missing))] if missing else made
 
 
-def registration(subject: Subject) -> Section:
+def registration(subject: Subject, *, trusted: bool) -> Section:
     """The cells in the frame of the slide they fit best, which later sections use."""
     cells, rows, fits = subject.cells, [], {}
     for i, (title, slide) in enumerate(zip(subject.titles, subject.slides[:MOST_SLIDES], strict=False)):
@@ -76,7 +79,7 @@ def registration(subject: Subject) -> Section:
             {
                 "Slide": title,
                 "Fit (0 to 1)": f"{fit['explained']:.2f}",
-                "Median gap of a match (spot pitches)": f"{fit['residual']:.1f}",
+                "Median gap of a match (spot spacings)": f"{fit['residual']:.1f}",
                 "Cells over tissue": f"{fit['coverage']:.0%}",
                 "Mirrored": "yes" if fit["mirrored"] else "no",
             }
@@ -87,14 +90,9 @@ def registration(subject: Subject) -> Section:
     words = [
         f"The reconstruction, turned{', mirrored' if fit['mirrored'] else ''} and scaled onto {title}: each cell, with "
         "its surroundings, was matched to the most similar spots, and the motion that most matches agree on was taken.",
-        _judged(
-            agreed := min(fit["explained"], fit["coverage"]),
-            "The matches agree: the cells can be read in the slide's own frame.",
-            "The matches agree roughly: trust the overall pose, not details.",
-            "The matches hardly agree: this pose may be wrong.",
-        )
-        + f" {fit['explained']:.0%} of the spread of the matched places is explained by the motion (fit), and "
-        f"{fit['coverage']:.0%} of the cells lie over tissue, that is, within 1.5 spot pitches of a spot.",
+        f"{laid_words(fit, trusted=trusted)} {fit['explained']:.0%} of the spread of the matched places is explained by "
+        f"the motion (fit), and {fit['coverage']:.0%} of the cells lie over tissue, that is, within 1.5 spot spacings of "
+        "a spot.",
     ]
     if len(subject.slides) > MOST_SLIDES:
         words.append(f"The first {MOST_SLIDES} of {len(subject.slides)} slides were tried.")
@@ -103,8 +101,24 @@ def registration(subject: Subject) -> Section:
     caution = f"Laid on {title}, the cells hardly match what is there: do not read them in its frame."
     words.append(subject.extent)
     return _section(
-        "Cells on the slide", words, ax, alt=alt, table=rows, caution=caution if agreed < POOR else ""
+        "Cells on the slide", words, ax, alt=alt, table=rows, caution=caution if _agreed(fit) < POOR else ""
     )
+
+
+def laid_words(fit: Mapping[str, Any], *, trusted: bool) -> str:
+    """Whether cells can be read in the frame of the slide: only if matches agree and are near, and places are trusted."""
+    far = f"{fit['residual']:.0f} spots" if fit["residual"] >= 1.5 else "one spot or less"
+    gap = f"A typical cell lies {far} from its match."
+    if trusted and fit["residual"] <= NEAR and _agreed(fit) >= GOOD:
+        return f"The matches agree: the cells can be read in the slide's own frame. {gap}"
+    if _agreed(fit) < POOR:
+        return f"The matches hardly agree: this pose may be wrong. {gap}"
+    doubt = "" if trusted else " The self-check does not allow more."
+    return f"The matches agree roughly: trust the overall pose, not details. {gap}{doubt}"
+
+
+def _agreed(fit: Mapping[str, Any]) -> float:
+    return float(min(fit["explained"], fit["coverage"]))
 
 
 def patterns(subject: Subject) -> Section:
