@@ -4,10 +4,13 @@ from dataclasses import replace
 from functools import cache
 
 import anndata as ad
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
+from spatialgears.plotting import palette
+from spatialgears.report.encode import payload
 from spatialgears.summary import findings, report_content, subject, write_summary
 from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
@@ -84,12 +87,27 @@ def test_slides_of_one_name_are_told_apart():
     assert slide_titles(["x/p1/outs", "y/p1/outs"]) == ["1: outs", "2: outs"]
 
 
-def test_columns_that_cells_and_slides_have_are_shown_on_both(content, small_tissue):
+def test_columns_that_cells_and_slides_have_are_shown_on_both(content, small_tissue, monkeypatch):
     slides = [slide.copy() for slide in small_tissue.slides]
     slides[0].obs["cell_type"] = ["x", "y"] * (slides[0].n_obs // 2) + ["x"] * (slides[0].n_obs % 2)
     slides[0].obs["only here"] = np.arange(slides[0].n_obs)
-    first, second = content(slides=slides).slides
+    slides[0].obs["cell_type"] = slides[0].obs["cell_type"].replace("x", "a type before all others")
+    drawn = []
+    monkeypatch.setattr(
+        findings.plotting,
+        "registration",
+        lambda cells, *_, color, **__: drawn.append(cells.obs[color]) or plt.gca(),
+    )
+    found = content(slides=slides)
+    first, second = found.slides
     assert list(first.obs) == ["cell_type"] and not second.obs
+    (field,) = [one for one in payload(found, max_cells=100)["fields"] if one["name"] == "cell_type"]
+    map_colors = dict(zip(field["names"], field["colors"], strict=True))
+    coded = palette.encode(drawn[0])
+    assert "a type before all others" in map_colors and "a type before all others" not in coded.names
+    assert {name: map_colors[name] for name in coded.names} == dict(
+        zip(coded.names, coded.colors, strict=True)
+    )
 
 
 def test_one_slide_is_said_to_leave_a_question_open(small_model, small_result, small_tissue):

@@ -114,6 +114,10 @@ def report_content(
     domains = _domains(placed, seed=seed)
     total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
     obs = _columns(cells.obs)
+    shown = [slide.obs[[name for name in obs if name in slide.obs]] for slide in slides]
+    obs, *on_slides = _shared_labels([obs, *map(_columns, shown)])
+    if subject.types in obs:
+        subject.cells.obs[subject.types] = obs[subject.types][subject.rows]
     sections = findings.sections(
         subject,
         partial(seen_profiles, model, subject, cells, seed=seed),
@@ -140,9 +144,9 @@ def report_content(
                 title,
                 np.asarray(slide.obsm[spatial_key])[:, :2],
                 _expression(slide, genes, sums),
-                _columns(slide.obs[[name for name in obs if name in slide.obs]]),
+                columns,
             )
-            for title, slide, sums in zip(titles, slides, totals, strict=True)
+            for title, slide, sums, columns in zip(titles, slides, totals, on_slides, strict=True)
         ],
         history=_curves(model.history_),
         sections=sections + _embedding(model.embedding_),
@@ -250,6 +254,21 @@ def _columns(obs: pd.DataFrame) -> dict[str, Any]:
         if len(chosen) == SHOWN_COLUMNS:
             break
     return chosen
+
+
+def _shared_labels(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same columns, labels as categories that all parts share: each has one colour in every figure."""
+    found = [dict(part) for part in parts]
+    for name in parts[0]:
+        texts = {
+            i: pd.Series(part[name]).map(str, na_action="ignore")
+            for i, part in enumerate(found)
+            if name in part and part[name].dtype == object
+        }
+        kinds = sorted({kind for text in texts.values() for kind in text.dropna().unique()})
+        for i, text in texts.items():
+            found[i][name] = pd.Categorical(text, categories=kinds)
+    return found
 
 
 def _expression(adata: AnnData, genes: Sequence[str], total: np.ndarray) -> dict[str, np.ndarray]:
