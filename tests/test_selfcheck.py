@@ -157,6 +157,8 @@ def test_nothing_to_warn_of():
         ),
         ([check(0.9)], {"n_slides": 2}, "No slide was held out as a whole"),
         ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
+        ([check(0.9)], {"unfilled": 0.4}, "use --set assembly.spacing=0."),
+        ([check(0.9)], {"unfilled": 0.4, "spaced": False}, "this is expected, as assembly.spacing is 0."),
     ],
 )
 def test_each_situation_is_named(checks, given, words):

@@ -11,7 +11,7 @@ import pytest
 
 from spatialgears.plotting import palette
 from spatialgears.report.encode import payload
-from spatialgears.summary import findings, report_content, subject, write_summary
+from spatialgears.summary import findings, report_content, subject, warnings_of, write_summary
 from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
 
@@ -252,6 +252,15 @@ def test_cells_outside_have_no_domain(small_model, small_result, small_tissue):
 def test_the_column_of_types_is_known_by_its_name(columns, found):
     obs = pd.DataFrame({name: list(kinds) * 5 for name, kinds in columns.items()})
     assert subject.types_column(obs) == found
+
+
+@pytest.mark.parametrize(
+    ("spacing", "words"), [(0.5, "use --set assembly.spacing=0"), (0.0, "this is expected")]
+)
+def test_empty_tissue_is_explained_by_how_cells_were_spaced(small_model, small_result, spacing, words):
+    placed = replace(small_result, diagnostics={"unfilled": 0.4, "spacing": spacing})
+    assert any(words in one for one in warnings_of(small_model, placed))
+    assert small_result.diagnostics["spacing"] == small_model.config.assembly.spacing
 
 
 def test_a_weak_self_check_is_a_warning(small_model, small_result, small_tissue, monkeypatch):

@@ -224,6 +224,7 @@ def warnings(
     n_slides: int = 1,
     outside: NDArray[np.bool_] | None = None,
     unfilled: float | None = None,
+    spaced: bool = True,
     radius90: NDArray[Any] | None = None,
 ) -> list[str]:
     """The situations in which a reconstruction is not to be trusted, as far as they can be seen without truth.
@@ -240,6 +241,8 @@ def warnings(
         (N,) cells whose expression no slide supports.
     unfilled
         Share of the slides' tissue near which no cell was placed.
+    spaced
+        Whether cells were spread over the slides' tissue (``assembly.spacing`` above 0).
     radius90
         (N,) 90% radii, in RMS radii of the slides.
     """
@@ -281,7 +284,12 @@ def warnings(
     if unfilled is not None and unfilled > 0.25:
         found.append(
             f"Composition mismatch: no cell was placed near {unfilled:.0%} of the slides' tissue. Either those cells were "
-            "not sampled, or they were put elsewhere."
+            "not sampled, or they were put elsewhere. "
+            + (
+                "If the cells are a part of the tissue, such as one sorted type, use --set assembly.spacing=0."
+                if spaced
+                else "If the cells are a part of the tissue, this is expected, as assembly.spacing is 0."
+            )
         )
     typical = float(np.median(radius90)) if radius90 is not None and len(radius90) else 0.0
     if typical >= ANYWHERE:
