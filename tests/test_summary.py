@@ -174,7 +174,7 @@ def test_an_analysis_that_cannot_be_made_leaves_its_reason(content, monkeypatch)
 
 
 def test_what_speaks_against_the_result_stands_at_the_top(content, monkeypatch):
-    assert "times the distance between neighbouring spots" in content().summary[0]
+    assert "spot spacings of where they are drawn (" in content().summary[0]
     for poor, told in ((2.0, True), (-2.0, False)):  # nothing, and anything, is good enough
         monkeypatch.setattr(findings, "POOR", poor)
         warnings = " ".join(content(command=str(poor)).warnings)

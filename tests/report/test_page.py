@@ -74,6 +74,18 @@ def test_uncertainty_may_be_unknown(content):
     assert "–" in page.domains(unknown, payload(unknown, max_cells=1000)["fields"])
 
 
+def test_radii_have_a_unit(content):
+    radius = np.median(content.uncertainty)
+    assert (
+        f"<dd>{radius:.2f}</dd><dt>median 90% radius, in units of the RMS radius of the slide"
+        in page.facts(content)
+    )
+    known = page.facts(replace(content, spacing=0.05))
+    assert f"<dd>{radius / 0.05:.1f}</dd><dt>median 90% radius, spot spacings ({radius:.2f} × RMS" in known
+    fields = payload(content, max_cells=1000)["fields"]
+    assert "Median 90% radius, spot spacings" in page.domains(replace(content, spacing=0.05), fields)
+
+
 def test_inputs_with_different_columns_share_a_table(content):
     reader = Reader(page.inputs(content))
     assert [tag for tag, _ in reader.tags].count("th") == 4

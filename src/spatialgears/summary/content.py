@@ -118,6 +118,7 @@ def report_content(
     obs, *on_slides = _shared_labels([obs, *map(_columns, shown)])
     if subject.types in obs:
         subject.cells.obs[subject.types] = obs[subject.types][subject.rows]
+    spacing = _pitch([np.asarray(slide.obsm[spatial_key])[:, :2] for slide in slides]) if slides else None
     sections = findings.sections(
         subject,
         partial(seen_profiles, model, subject, cells, seed=seed),
@@ -127,7 +128,7 @@ def report_content(
         title="Where the cells lived",
         coords=placed.coords,
         names=list(placed.obs_names),
-        summary=_summary(model, placed, [np.asarray(slide.obsm[spatial_key])[:, :2] for slide in slides]),
+        summary=_summary(model, placed, spacing),
         warnings=[*warnings_of(model, placed), *(one.caution for one in sections if one.caution)],
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
@@ -153,6 +154,7 @@ def report_content(
         command=command,
         config=model.config.to_json(),
         versions=versions(),
+        spacing=spacing,
     )
 
 
@@ -170,18 +172,16 @@ def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:
     return list(dict.fromkeys([*model.warnings_, *found]))
 
 
-def _summary(model: GEARS, placed: Reconstruction, spots: Sequence[np.ndarray]) -> list[str]:
+def _summary(model: GEARS, placed: Reconstruction, spacing: float | None) -> list[str]:
     n = len(placed.coords)
     sentences = [f"{n:,} cells were placed."]
     near = float(np.median(placed.radius50))
     if np.isfinite(near):
-        sentences[0] += (
-            f" Half of them are expected within {near:.2f} of where they are drawn, in units of the slides' RMS radius"
-            + (
-                f" (about {near / _pitch(spots):.1f} times the distance between neighbouring spots)."
-                if spots
-                else "."
-            )
+        radii = f"{near:.2f} RMS radii of the slides"
+        sentences[0] += " Half of them are expected within " + (
+            f"about {near / spacing:.1f} spot spacings of where they are drawn ({radii})."
+            if spacing
+            else f"{radii} of where they are drawn."
         )
     sentences += [f"{one.title}: {one.words}" for one in model.checks_]
     if len(placed.slides) == 1:
