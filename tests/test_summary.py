@@ -199,6 +199,16 @@ def test_the_slides_frame_is_allowed_only_where_all_bears_it_out(changes, truste
     assert words in found and ("own frame" in found) == (trusted and found.startswith("The matches agree:"))
 
 
+def test_mixing_that_got_worse_is_told():
+    before = {"probe": 0.9, "neighbour_entropy_balanced": 0.5, "ilisi_balanced": 0.4}
+    better = {"probe": 0.6, "neighbour_entropy_balanced": 0.8, "ilisi_balanced": 0.7}
+    assert "mix less" not in findings.mixing_words(before, better)
+    assert "By iLISI they mix less after" in findings.mixing_words(before, better | {"ilisi_balanced": 0.3})
+    worse = findings.mixing_words(better, before)
+    assert "By neighbour entropy and iLISI and the vote of neighbours they mix less" in worse
+    assert "Neighbour entropy goes from 0.80 to 0.50" in worse
+
+
 def test_other_slides_than_the_models_are_not_taken_for_its_own(content, small_tissue):
     others = [slide.copy() for slide in small_tissue.slides]
     others[0].obsm["spatial"] = others[0].obsm["spatial"] * 1.3 + 400

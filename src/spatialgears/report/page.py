@@ -114,7 +114,7 @@ def _score(value: float | None, better: bool) -> str:
 
 
 def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
-    """One row per domain: how many cells, how sure, and what it is mostly made of."""
+    """One row per domain: how many cells, how sure, and what it has more of than the rest."""
     if content.domains is None:
         return ""
     coded = palette.encode(pd.Series(content.domains))
@@ -125,7 +125,7 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
     )
     titles = ["Domain", "Cells", "Share"]
     titles += [f"Median 90% radius, {_radius_unit(content)}"] if content.uncertainty is not None else []
-    titles += [f"Most frequent {labels}"] if labels is not None else []
+    titles += [f"Most enriched {labels}"] if labels is not None else []
     rows = []
     for code, (name, count) in enumerate(zip(coded.names, coded.counts, strict=True)):
         inside = coded.codes == code
@@ -134,12 +134,23 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
         if content.uncertainty is not None:
             row.append(_radius(content, np.asarray(content.uncertainty)[inside]))
         if labels is not None:
-            shares = columns[labels][inside].value_counts(normalize=True)
-            row.append(f"{escape(str(shares.index[0]))} ({shares.iloc[0]:.0%})" if len(shares) else "–")
+            row.append(escape(_enriched(columns[labels], inside)))
         rows.append(row)
     button = '<p><button type="button" data-color="domain">Colour the map by domain</button></p>'
     note = f"<p>{escape(content.domains_note)}</p>" if content.domains_note else ""
     return _part("domains", "Domains", note + table("Domains", titles, rows) + button)
+
+
+def _enriched(labels: pd.Series, inside: np.ndarray) -> str:
+    """The label whose share inside exceeds that among all cells by most standard deviations, with both shares."""
+    share, overall = (
+        part.dropna().astype(str).value_counts(normalize=True) for part in (labels[inside], labels)
+    )
+    if not len(share):
+        return "–"
+    spread = np.sqrt(np.maximum(overall * (1 - overall), 1e-12))
+    best = ((share - overall) / spread).dropna().idxmax()
+    return f"{best} ({share[best]:.0%}; {overall[best]:.0%} of all cells)"
 
 
 def extras(sections: Iterable[Section]) -> str:

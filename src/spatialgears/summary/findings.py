@@ -30,6 +30,7 @@ FEWEST_CELLS, FEWEST_OF_TYPE, FEWEST_GENES = 50, 10, 30
 MARKERS, LEVEL = 3, 0.05  # genes tested for each type, and the adjusted P below which one counts
 GOOD, POOR = 0.7, 0.4  # agreement from which, and below which, a section says so
 NEAR = 3.0  # spots from its match within which a typical cell lies where the slide's frame may be used
+SAME = 0.02  # change of a mixing score that is none
 MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
 NO_TYPES = (
     "Markers and neighbouring types: the cells have no column of cell types. Put the types into their annotations as "
@@ -258,12 +259,12 @@ def mixing(profiles: AnnData) -> Section:
     bases = list(profiles.obsm)
     by = ["spots or cells"] + (["slides"] if profiles.obs["slides"].nunique() > 1 else [])
     table = analysis.mixing(profiles, by, basis=bases)
-    before, after = (table.loc[(basis, "spots or cells"), "probe"] for basis in bases)
+    before, after = (table.loc[(basis, "spots or cells")] for basis in bases)
     words = [
         "Spots and single cells are measured differently. If the network could tell them apart, what it learnt from "
-        "spots would not hold for cells.",
-        f"A vote of neighbours tells spots from cells with {before:.0%} accuracy in plain expression and {after:.0%} in "
-        "what the network sees (50%: it cannot tell).",
+        "spots would not hold for cells. Before is plain expression; after is what the network sees, with differences of "
+        "depth and platform taken out.",
+        mixing_words(before, after),
         f"Computed on {len(profiles):,} profiles, chosen at random.",
     ]
     heights = [3.4, 0.8 + 0.9 * len(by)]
@@ -271,10 +272,25 @@ def mixing(profiles: AnnData) -> Section:
     parts: Any = figure.subfigures(2, 1, height_ratios=heights)
     top, bottom = (part.subplots() for part in parts)
     left, right = (profiles.obsm[basis] for basis in bases)
-    plotting.embedding_before_after(left, right, profiles.obs["spots or cells"], label="", ax=top)
+    plotting.embedding_before_after(
+        left, right, profiles.obs["spots or cells"], label="", names=(bases[0], bases[1]), ax=top
+    )
     plotting.mixing(table, ax=bottom)
     alt = "Spots and cells in both embeddings, and how well they mix"
     return _section("Do spots and cells mix?", words, top, alt=alt)
+
+
+def mixing_words(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """How well spots and cells mix, and by which scores no better than before; scores as :func:`analysis.mixing` has."""
+    scores = {"neighbour entropy": "neighbour_entropy_balanced", "iLISI": "ilisi_balanced"}
+    entropy, ilisi = (f"from {before[key]:.2f} to {after[key]:.2f}" for key in scores.values())
+    told = (
+        f"A vote of neighbours tells spots from cells with {before['probe']:.0%} accuracy before and {after['probe']:.0%} "
+        f"after (50%: it cannot tell). Neighbour entropy goes {entropy}, iLISI {ilisi} (1: mixed)."
+    )
+    worse = [name for name, key in scores.items() if after[key] < before[key] - SAME]
+    worse += ["the vote of neighbours"] if after["probe"] > before["probe"] + SAME else []
+    return told + (f" By {' and '.join(worse)} they mix less after than before." if worse else "")
 
 
 def _attempt(title: str, job: Callable[[], Section]) -> Section:
