@@ -181,7 +181,7 @@ def markers(subject: Subject) -> Section:
     words = [
         f"The {MARKERS} genes that mark each cell type best among the cells were looked up on the slide: are they higher in "
         "spots near its cells than in other spots (Mann-Whitney, adjusted after Benjamini and Hochberg)? A spot is near if "
-        "it has more of them within 1.5 spot pitches than the median spot.",
+        "it has more of them within 1.5 spot spacings than the median spot.",
         f"{(tests['pvalue_adj'] < LEVEL).sum()} of {len(tests)} are, at adjusted P below {LEVEL:g}. Neighbouring spots "
         "are alike, so P is too small for any gene with a pattern: read it with the effect (0: no difference, 1: every "
         "spot near is higher than every other).",
