@@ -150,6 +150,7 @@ def test_every_analysis_is_a_section(content, small_model):
     assert not any("could not" in section.text for section in sections)
     registered = sections[0]
     assert [row["Slide"] for row in registered.table] == ["st_1", "st_2"]
+    assert all(float(row["Scale (RMS radii)"]) > 0 for row in registered.table)
     assert "nan" not in " ".join(section.text for section in sections)
 
 

@@ -81,6 +81,7 @@ def registration(subject: Subject, *, trusted: bool) -> Section:
                 "Slide": title,
                 "Fit (0 to 1)": f"{fit['explained']:.2f}",
                 "Median gap of a match (spot spacings)": f"{fit['residual']:.1f}",
+                "Scale (RMS radii)": f"{fit['relative_scale']:.2f}",
                 "Cells over tissue": f"{fit['coverage']:.0%}",
                 "Mirrored": "yes" if fit["mirrored"] else "no",
             }
