@@ -5,7 +5,8 @@ import pytest
 from scipy import sparse
 
 from spatialgears.model import GEARS
-from spatialgears.selfcheck import SelfCheck, judge, p_value, score, warnings
+from spatialgears.report.metrics import MAIN
+from spatialgears.selfcheck import HIGHER_IS_BETTER, SelfCheck, judge, p_value, score, trusted, warnings
 
 FLAT, SPATIAL = np.full(60, 0.02), np.full(60, 0.5)
 
@@ -34,7 +35,9 @@ def test_levels():
 def test_good_places_in_any_pose(truth):
     turn = np.array([[0.0, 1.0], [1.0, 0.0]])
     found = score("Held-out spots", truth @ turn + 3, truth)
-    assert found.verdict == "good" and found.words == "Good: neighbours are right, and so are long distances."
+    assert found.verdict == "good" and found.words == (
+        "Good: neighbours are right, and so are long distances. This rests on 120 spots."
+    )
     assert found.reference == {} and found.model["spearman"] == pytest.approx(1)
 
 
@@ -55,7 +58,9 @@ def test_neighbours_right_but_not_long_distances(truth):
     angle, radius = 1.5 * strip[:, 0], 1 + 0.1 * strip[:, 0] + strip[:, 1]
     rolled = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
     found = score("Held-out spots", rolled, strip)
-    assert found.words == "Weak: neighbours are mostly right; long distances are not to be relied on."
+    assert found.words.startswith(
+        "Weak: neighbours are mostly right; long distances are not to be relied on."
+    )
 
 
 def test_the_reference_is_told_beside(truth):
@@ -66,6 +71,40 @@ def test_the_reference_is_told_beside(truth):
         (noisy, noisy, "about as good as"),
     ):
         assert f"The model is {words} a simple" in score("t", predicted, truth, reference=simple).words
+
+
+@pytest.mark.parametrize(
+    ("checks", "found"),
+    [
+        ([], False),
+        ([check(0.8), check(0.6)], True),
+        ([check(0.8), check(0.4)], False),
+        ([check(0.8, p_value=0.1)], False),
+    ],
+)
+def test_trust_needs_all_checks_to_be_fair(checks, found):
+    assert trusted(checks) == found
+
+
+def test_a_gain_within_its_error_is_none(truth):
+    """Two layouts that err alike, many times: the difference keeps to its standard error."""
+    rng = np.random.default_rng(0)
+    ratio = []
+    for _ in range(60):
+        places, simple = truth[:50] + rng.normal(scale=0.6, size=(2, 50, 2))
+        found = score("t", places, truth[:50], reference=simple)
+        gain = found.model["spearman"] - found.reference["spearman"]
+        ratio.append(gain / found.gain_error)
+        assert ("about as good as" in found.words) == (abs(gain) <= max(0.01, 2 * found.gain_error))
+    assert 0.7 < np.std(ratio) < 1.3
+
+
+def test_metrics_that_disagree_are_counted(truth):
+    noisy, less = truth + np.random.default_rng(1).normal(size=(2, 120, 2)) * [[[0.31]], [[0.3]]]
+    words = score("t", noisy, truth, reference=less).words
+    assert "; it is ahead on " in words and "of 10 metrics." in words
+    assert "ahead on" not in score("t", truth, truth, reference=noisy).words
+    assert {name: row[1] for name, row in MAIN.items()} == HIGHER_IS_BETTER
 
 
 def test_few_spots(truth):
@@ -118,6 +157,8 @@ def test_nothing_to_warn_of():
         ),
         ([check(0.9)], {"n_slides": 2}, "No slide is held out as a whole"),
         ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
+        ([check(0.9)], {"unfilled": 0.4}, "use --set assembly.spacing=0."),
+        ([check(0.9)], {"unfilled": 0.4, "spaced": False}, "this is expected, as assembly.spacing is 0."),
     ],
 )
 def test_each_situation_is_named(checks, given, words):

@@ -7,11 +7,15 @@ from html import unescape
 from pathlib import Path
 
 import anndata as ad
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
+from spatialgears.model import warnings_of
+from spatialgears.plotting import palette
 from spatialgears.report import write_report
+from spatialgears.report.encode import payload
 from spatialgears.summary import findings, report_content, subject, write_summary
 from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
@@ -88,12 +92,27 @@ def test_slides_of_one_name_are_told_apart():
     assert slide_titles(["x/p1/outs", "y/p1/outs"]) == ["1: outs", "2: outs"]
 
 
-def test_columns_that_cells_and_slides_have_are_shown_on_both(content, small_tissue):
+def test_columns_that_cells_and_slides_have_are_shown_on_both(content, small_tissue, monkeypatch):
     slides = [slide.copy() for slide in small_tissue.slides]
     slides[0].obs["cell_type"] = ["x", "y"] * (slides[0].n_obs // 2) + ["x"] * (slides[0].n_obs % 2)
     slides[0].obs["only here"] = np.arange(slides[0].n_obs)
-    first, second = content(slides=slides).slides
+    slides[0].obs["cell_type"] = slides[0].obs["cell_type"].replace("x", "a type before all others")
+    drawn = []
+    monkeypatch.setattr(
+        findings.plotting,
+        "registration",
+        lambda cells, *_, color, **__: drawn.append(cells.obs[color]) or plt.gca(),
+    )
+    found = content(slides=slides)
+    first, second = found.slides
     assert list(first.obs) == ["cell_type"] and not second.obs
+    (field,) = [one for one in payload(found, max_cells=100)["fields"] if one["name"] == "cell_type"]
+    map_colors = dict(zip(field["names"], field["colors"], strict=True))
+    coded = palette.encode(drawn[0])
+    assert "a type before all others" in map_colors and "a type before all others" not in coded.names
+    assert {name: map_colors[name] for name in coded.names} == dict(
+        zip(coded.names, coded.colors, strict=True)
+    )
 
 
 def test_one_slide_is_said_to_leave_a_question_open(small_model, small_result, small_tissue):
@@ -136,6 +155,7 @@ def test_every_analysis_is_a_section(content, small_model):
     assert not any("could not" in section.text for section in sections)
     registered = sections[0]
     assert [row["Slide"] for row in registered.table] == ["st_1", "st_2"]
+    assert all(float(row["Scale (RMS radii)"]) > 0 for row in registered.table)
     assert "nan" not in " ".join(section.text for section in sections)
 
 
@@ -167,12 +187,39 @@ def test_an_analysis_that_cannot_be_made_leaves_its_reason(content, monkeypatch)
 
 
 def test_what_speaks_against_the_result_stands_at_the_top(content, monkeypatch):
-    assert "times the distance between neighbouring spots" in content().summary[0]
+    assert "spot spacings of where they are drawn (" in content().summary[0]
     for poor, told in ((2.0, True), (-2.0, False)):  # nothing, and anything, is good enough
         monkeypatch.setattr(findings, "POOR", poor)
         warnings = " ".join(content(command=str(poor)).warnings)
         assert ("do not read them in its frame" in warnings) == told
         assert ("hardly do among the placed cells" in warnings) == told
+
+
+@pytest.mark.parametrize(
+    ("changes", "trusted", "words"),
+    [
+        ({}, True, "can be read in the slide's own frame. A typical cell lies 2 spots from its match."),
+        ({}, False, "agree roughly: trust the overall pose"),
+        ({"residual": 6.4}, True, "not details. A typical cell lies 6 spots from its match."),
+        ({"coverage": 0.6}, True, "agree roughly"),
+        ({"explained": 0.3}, True, "this pose may be wrong"),
+        ({"residual": 0.4}, True, "one spot or less"),
+    ],
+)
+def test_the_slides_frame_is_allowed_only_where_all_bears_it_out(changes, trusted, words):
+    fit = {"explained": 0.9, "coverage": 0.9, "residual": 2.0} | changes
+    found = findings.laid_words(fit, trusted=trusted)
+    assert words in found and ("own frame" in found) == (trusted and found.startswith("The matches agree:"))
+
+
+def test_mixing_that_got_worse_is_told():
+    before = {"probe": 0.9, "neighbour_entropy_balanced": 0.5, "ilisi_balanced": 0.4}
+    better = {"probe": 0.6, "neighbour_entropy_balanced": 0.8, "ilisi_balanced": 0.7}
+    assert "mix less" not in findings.mixing_words(before, better)
+    assert "By iLISI they mix less after" in findings.mixing_words(before, better | {"ilisi_balanced": 0.3})
+    worse = findings.mixing_words(better, before)
+    assert "By neighbour entropy and iLISI and the vote of neighbours they mix less" in worse
+    assert "Neighbour entropy goes from 0.80 to 0.50" in worse
 
 
 def test_other_slides_than_the_models_are_not_taken_for_its_own(content, small_tissue):
@@ -228,6 +275,15 @@ def test_cells_outside_have_no_domain(small_model, small_result, small_tissue):
 def test_the_column_of_types_is_known_by_its_name(columns, found):
     obs = pd.DataFrame({name: list(kinds) * 5 for name, kinds in columns.items()})
     assert subject.types_column(obs) == found
+
+
+@pytest.mark.parametrize(
+    ("spacing", "words"), [(0.5, "use --set assembly.spacing=0"), (0.0, "this is expected")]
+)
+def test_empty_tissue_is_explained_by_how_cells_were_spaced(small_model, small_result, spacing, words):
+    placed = replace(small_result, diagnostics={"unfilled": 0.4, "spacing": spacing})
+    assert any(words in one for one in warnings_of(small_model, placed))
+    assert small_result.diagnostics["spacing"] == small_model.config.assembly.spacing
 
 
 def test_a_weak_self_check_is_a_warning(small_model, small_result, small_tissue, monkeypatch):

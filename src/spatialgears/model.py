@@ -40,6 +40,7 @@ def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:
         n_slides=len(placed.slides),
         outside=placed.outside,
         unfilled=placed.diagnostics.get("unfilled"),
+        spaced=placed.diagnostics.get("spacing", model.config.assembly.spacing) > 0,
         radius90=placed.radius90,
     )
     return list(dict.fromkeys([*model.warnings_, *found]))

@@ -164,6 +164,7 @@ def _laid(
     if n_cells < FEW_CELLS:
         status = f"{number(n_cells, 'cell')} placed beside {number(len(features) - n_cells, 'spot')} of the slides."
     diagnostics = {**found.diagnostics, "mode": found.mode, "unfilled": unfilled(coords[:n_cells], tissue)}
+    diagnostics["spacing"] = settings.spacing
     diagnostics["profile"] = {**found.profile, **clock.seconds}
     turn = lay_on(coords - coords.mean(0), placed.coords)
     return {

@@ -24,6 +24,11 @@ LEVELS: tuple[tuple[float, Verdict], ...] = ((0.75, "good"), (0.5, "fair"), (0.2
 #: A correlation that chance reaches more often than this is no signal, however large.
 CHANCE = 0.001
 PERMUTATIONS, TESTED = 999, 250  # of the test for chance, and the most spots it looks at
+JACKKNIFED = 1000  # the most spots that the error of the gain is found from
+#: The metrics of which it is told on how many the model is ahead, and whether higher is better.
+HIGHER_IS_BETTER: Mapping[str, bool] = dict.fromkeys(
+    ("spearman", "pearson", "edge_auc", "bap", "shell_f1", "trust", "cont"), True
+) | dict.fromkeys(("stress1", "swd", "w1_knn"), False)
 MISSED_SLIDE = "Held-out slide"  # so begin titles of checks on slides that were missed as a whole
 #: What a verdict means, where neighbours are right and where they are not.
 MEANING: Mapping[Verdict, tuple[str, str]] = {
@@ -61,6 +66,10 @@ class SelfCheck:
         What that means.
     p_value
         How often spots whose places were dealt out at random would correlate as well.
+    n_spots
+        How many were held out.
+    gain_error
+        Standard error of the model's Spearman correlation less the reference's.
     """
 
     title: str
@@ -69,6 +78,8 @@ class SelfCheck:
     verdict: Verdict = "none"
     words: str = ""
     p_value: float = 0.0
+    n_spots: int = 0
+    gain_error: float = 0.0
 
     def __repr__(self) -> str:
         return f"{self.title}: {self.verdict}, Spearman {self.model['spearman']:.2f}"
@@ -82,6 +93,8 @@ class SelfCheck:
             "verdict": self.verdict,
             "words": self.words,
             "p_value": self.p_value,
+            "n_spots": self.n_spots,
+            "gain_error": self.gain_error,
         }
 
 
@@ -94,7 +107,9 @@ def score(
     simple = {} if reference is None else _evaluate(reference, truth, k=k)
     chance = p_value(predicted, truth)
     verdict = judge(model["spearman"], chance)
-    return SelfCheck(title, model, simple, verdict, _words(model, simple, verdict), chance)
+    error = 0.0 if reference is None else gain_error(predicted, reference, truth)
+    words = _words(model, simple, verdict, n_spots=len(truth), error=error)
+    return SelfCheck(title, model, simple, verdict, words, chance, len(truth), error)
 
 
 def _evaluate(predicted: NDArray[Any], truth: NDArray[Any], *, k: int) -> dict[str, float]:
@@ -110,6 +125,11 @@ def judge(spearman: float, chance: float = 0.0) -> Verdict:
     if chance > CHANCE:
         return "none"
     return next((word for level, word in LEVELS if spearman >= level), "none")
+
+
+def trusted(checks: Sequence[SelfCheck]) -> bool:
+    """Whether there are self-checks, and all of them are fair or good."""
+    return bool(checks) and {judge(one.model["spearman"], one.p_value) for one in checks} <= {"good", "fair"}
 
 
 def p_value(predicted: NDArray[Any], truth: NDArray[Any], *, seed: int = 0) -> float:
@@ -133,13 +153,47 @@ def p_value(predicted: NDArray[Any], truth: NDArray[Any], *, seed: int = 0) -> f
     return float((1 + (dealt >= observed - 1e-9 * abs(observed)).sum()) / (1 + PERMUTATIONS))
 
 
+def gain_error(
+    predicted: NDArray[Any], reference: NDArray[Any], truth: NDArray[Any], *, seed: int = 0
+) -> float:
+    """Standard error of the gain in Spearman of distances over the reference: a jackknife over spots, O(n^2).
+
+    Each of at most 1,000 spots is left out in turn, with all its pairs; ranks are kept. 0 where there are no scores.
+    """
+    some = np.sort(numpy_rng(seed, "jackknife").permutation(len(truth))[:JACKKNIFED])
+    points = [np.asarray(part, dtype=np.float64)[some] for part in (predicted, reference, truth)]
+    model, simple, true = (squareform(_ranks(pdist(part))) for part in points)
+    n_pairs = (len(some) - 1) * (len(some) - 2) / 2
+
+    def without(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum (n,) of products over the pairs that lack each spot, about the means."""
+        xy, x, y = (part.sum() / 2 - part.sum(1) for part in (x * y, x, y))
+        return xy - x * y / n_pairs
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = np.sqrt(without(true, true))
+        gain = (
+            without(model, true) / np.sqrt(without(model, model))
+            - without(simple, true) / np.sqrt(without(simple, simple))
+        ) / spread
+    error = float(np.sqrt((len(some) - 1) * gain.var()))
+    return error if np.isfinite(error) else 0.0
+
+
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     ranks = rankdata(values)
     centred: NDArray[np.float64] = (ranks - ranks.mean()) / len(ranks)
     return centred
 
 
-def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: Verdict) -> str:
+def _words(
+    model: Mapping[str, float],
+    reference: Mapping[str, float],
+    verdict: Verdict,
+    *,
+    n_spots: int,
+    error: float,
+) -> str:
     near = model["edge_auc"] >= LOCAL
     if verdict == "none" and model["spearman"] >= LEVELS[-1][0]:
         told = (
@@ -150,13 +204,20 @@ def _words(model: Mapping[str, float], reference: Mapping[str, float], verdict: 
         told = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
     else:
         told = f"{verdict.capitalize()}: {MEANING[verdict][0 if near else 1]}."
+    told += f" This rests on {n_spots:,} spots."
     if reference:
-        gain = model["spearman"] - reference["spearman"]
-        compared = "better than" if gain > 0.01 else "worse than" if gain < -0.01 else "about as good as"
+        gain, margin = model["spearman"] - reference["spearman"], max(0.01, 2 * error)
+        compared = "better than" if gain > margin else "worse than" if gain < -margin else "about as good as"
         told += (
             f" The model is {compared} a simple nearest-neighbour reference ({model['spearman']:.2f} against "
+            f"{reference['spearman']:.2f}, rank correlation of distances)"
         )
-        told += f"{reference['spearman']:.2f}, rank correlation of distances)."
+        sides = [
+            np.sign(model[name] - reference[name]) * (1 if higher else -1)
+            for name, higher in HIGHER_IS_BETTER.items()
+        ]
+        ahead, behind = sides.count(1), sides.count(-1)
+        told += f"; it is ahead on {ahead} of {len(sides)} metrics." if ahead and behind else "."
     return told
 
 
@@ -193,6 +254,7 @@ def warnings(
     n_slides: int = 1,
     outside: NDArray[np.bool_] | None = None,
     unfilled: float | None = None,
+    spaced: bool = True,
     radius90: NDArray[Any] | None = None,
 ) -> list[str]:
     """The situations in which a reconstruction is not to be trusted, as far as they can be seen without truth.
@@ -209,6 +271,8 @@ def warnings(
         (N,) cells whose expression no slide supports.
     unfilled
         Share of the slides' tissue near which no cell was placed.
+    spaced
+        Whether cells were spread over the slides' tissue (``assembly.spacing`` above 0).
     radius90
         (N,) 90% radii, in RMS radii of the slides.
     """
@@ -223,7 +287,9 @@ def warnings(
     elif "weak" in verdicts:
         found.append(f"Weak self-check: held-out distances correlate only {worst:.2f} with the truth.")
     if checks and all(
-        check.reference and check.reference["spearman"] > check.model["spearman"] + 0.03 for check in checks
+        check.reference
+        and check.reference["spearman"] > check.model["spearman"] + max(0.03, 2 * check.gain_error)
+        for check in checks
     ):
         found.append("A simple nearest-neighbour reference places held-out spots better than the model does.")
     found += weak_signal(morans_i)
@@ -235,7 +301,12 @@ def warnings(
     if unfilled is not None and unfilled > 0.25:
         found.append(
             f"Composition mismatch: no cell was placed near {unfilled:.0%} of the slides' tissue. Either those cells were "
-            "not sampled, or they were put elsewhere."
+            "not sampled, or they were put elsewhere. "
+            + (
+                "If the cells are a part of the tissue, such as one sorted type, use --set assembly.spacing=0."
+                if spaced
+                else "If the cells are a part of the tissue, this is expected, as assembly.spacing is 0."
+            )
         )
     typical = float(np.median(radius90)) if radius90 is not None and len(radius90) else 0.0
     if typical >= ANYWHERE:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import spatialgears as sg
+from spatialgears.analysis.correspondences import Matches
+from spatialgears.analysis.registration import lay
 from spatialgears.analysis.similarity import robust_similarity, smooth_deformation
 from spatialgears.errors import InputError
 
@@ -110,13 +112,29 @@ def test_same_seed_same_places_and_a_copy_leaves_the_input(organ):
     assert "X_gears_slide" not in cells.obsm and not cells.uns
 
 
+def test_a_fit_that_collapses_gives_way_to_the_slides_scale():
+    """More than half of the matches, all near the centre, agree on a scale that is wrong for the others."""
+    coords = sg.metrics.canonical(np.random.default_rng(0).normal(size=(400, 2)))
+    spots = 5 * coords
+    inner = np.argsort(np.linalg.norm(coords, axis=1))[:220]
+    places = spots.copy()
+    places[inner] *= 0.3
+    matches = Matches(np.arange(400), places, np.ones(400))
+    _, fit = lay(coords, spots, matches, scale=True, deform=False, seed=0)
+    assert fit["relative_scale"] == pytest.approx(1) and fit["explained"] > 0.8
+
+
 def test_scale_of_the_slide(organ):
     cells, slide = organ
-    cells = posed(cells)
+    cells = posed(cells, noise=0.5)
     sg.tl.register(cells, slide, scale=False)
     spots = slide.obsm["spatial"]
     radius = np.sqrt(np.square(spots - spots.mean(0)).sum(1).mean())
-    assert cells.uns["X_gears_slide"]["scale"] == pytest.approx(radius)
+    fit = cells.uns["X_gears_slide"]
+    assert fit["scale"] == pytest.approx(radius) and fit["relative_scale"] == pytest.approx(1)
+    sg.tl.register(cells, slide, scale=True)
+    fit = cells.uns["X_gears_slide"]
+    assert fit["relative_scale"] == pytest.approx(fit["scale"] / radius) and fit["relative_scale"] < 0.9
 
 
 def test_result_can_be_written(organ, tmp_path):

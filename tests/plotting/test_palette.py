@@ -66,6 +66,7 @@ def test_categories_keep_their_order_and_drop_the_unused():
     assert coded.names == ["b", "a"]
     assert coded.codes.tolist() == [0, 1, -1, 0]
     assert coded.counts.tolist() == [2, 1]
+    assert coded.colors == list(palette.CATEGORICAL[1:3])  # as where c occurs
 
 
 def test_text_booleans_and_gaps():

@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 
 import spatialgears as sg
 from spatialgears.errors import InputError
+from spatialgears.plotting import palette
 
 
 def legend_names(ax) -> list[str]:
@@ -41,6 +43,8 @@ def test_mixing_before_and_after():
     ax = sg.pl.mixing(pd.DataFrame(scores, index))
     np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0.1, 0], [0.9, 0]])
     assert legend_names(ax) == ["before", "after"]
+    drawn = {to_hex(color) for color in ax.collections[0].get_facecolors()}
+    assert not drawn & {color.lower() for color in palette.CATEGORICAL[:2]}  # those mean spots and cells
 
 
 def test_what_was_not_run_is_said(adata):

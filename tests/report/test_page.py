@@ -65,13 +65,35 @@ def test_missing_reference_and_nan_are_dashes(content):
 def test_domains_are_counted(content):
     html = page.domains(content, payload(content, max_cells=1000)["fields"])
     share = np.mean(np.asarray(content.domains) == "east")
-    assert f"{share:.1%}" in html and "Most frequent cell_type" in html
+    assert f"{share:.1%}" in html and "Most enriched cell_type" in html
+
+
+def test_a_domain_shows_what_it_has_more_of_than_the_rest():
+    labels = np.array(["common"] * 80 + ["rare"] * 20, dtype=object)
+    domains = np.where(np.arange(100) % 50 < 25, "a", "b")
+    domains[80:] = "b"  # all that are rare, and some that are common
+    made = ReportContent("t", np.zeros((100, 2)), obs={"type": labels}, domains=domains)
+    html = page.domains(made, payload(made, max_cells=100)["fields"])
+    share = (labels[domains == "b"] == "rare").mean()
+    assert share < 0.5 and f"rare ({share:.0%}; 20% of all cells)" in html
 
 
 def test_uncertainty_may_be_unknown(content):
     unknown = replace(content, uncertainty=np.full(400, np.nan))
     assert "–" in page.facts(unknown)
     assert "–" in page.domains(unknown, payload(unknown, max_cells=1000)["fields"])
+
+
+def test_radii_have_a_unit(content):
+    radius = np.median(content.uncertainty)
+    assert (
+        f"<dd>{radius:.2f}</dd><dt>median 90% radius, in units of the RMS radius of the slide"
+        in page.facts(content)
+    )
+    known = page.facts(replace(content, spacing=0.05))
+    assert f"<dd>{radius / 0.05:.1f}</dd><dt>median 90% radius, spot spacings ({radius:.2f} × RMS" in known
+    fields = payload(content, max_cells=1000)["fields"]
+    assert "Median 90% radius, spot spacings" in page.domains(replace(content, spacing=0.05), fields)
 
 
 def test_inputs_with_different_columns_share_a_table(content):

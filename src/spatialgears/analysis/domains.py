@@ -85,15 +85,17 @@ def spatial_domains(
     ``uns[key_added]["table"]``
         One row per domain: ``n_cells``; with labels ``majority``, ``purity`` (its share in the domain) and
         ``background`` (its share among all cells); with shuffles ``distinctness`` (share of the variance of
-        expression that lies between the domain's mean and that of all cells), ``pvalue``, ``pvalue_adj``
-        (Benjamini-Hochberg) and ``noise`` (``pvalue_adj`` above 0.05).
+        expression that lies between the domain's mean and that of all cells), ``pvalue`` (an approximation by a
+        gamma or normal law with the mean and variance of the shuffles), ``pvalue_adj`` (Benjamini-Hochberg) and
+        ``noise`` (``pvalue_adj`` above 0.05).
     ``uns[key_added]["params"]``
         The options.
 
     Notes
     -----
     Places come from expression here, so that a domain is not noise says that its cells belong together, not that
-    they lie in the right spot. P below one in ``n_shuffles`` is extrapolated.
+    they lie in the right spot. P below ``1 / (n_shuffles + 1)`` is extrapolated: tell it as
+    "smaller than" that.
     Needs ``pip install "spatialgears[analysis]"``. Time and memory are linear in cells: 20 s for 100,000
     cells and 1,000 genes on one core.
 

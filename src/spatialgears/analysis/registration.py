@@ -58,8 +58,9 @@ def register(
     matches
         Known matches instead: (m, 2) positions of cells in ``adata`` and of spots in ``slide``.
     scale
-        True: fitted. False: places are taken to be in units of this slide's RMS radius, as they are when the model
-        was trained on it. A number: this many units of the slide to one of the places.
+        False: places are in units of this slide's RMS radius, as they are when the model was trained on it. A number:
+        this many units of the slide to one of the places. True: fitted, or the RMS radius if that explains more.
+        Errors in the matches make a fitted scale too small: cells lie nearer to the truth, their layout too tight.
     deform
         Bend the layout by a thin-plate spline, where that predicts matches better that were held out.
     layer
@@ -87,8 +88,9 @@ def register(
         (n, 2) float64 places in the slide's frame and units. ``obsm["spatial"]`` is never touched.
     ``uns[key_added]``
         ``matrix`` (2, 2), ``scale``, ``shift`` (2,), with ``scale * X @ matrix + shift`` the rigid part;
-        ``mirrored``; ``deformed``; ``pitch`` of the spots; and the quality of the fit: ``n_matches``, ``agreement``
-        (mean weight of the matches, 0 to 1), ``residual`` (median distance of a match from its place, in pitches),
+        ``relative_scale``, the scale over the slide's RMS radius; ``mirrored``; ``deformed``; ``pitch`` of the
+        spots; and the quality of the fit: ``n_matches``, ``agreement`` (mean weight of the
+        matches, 0 to 1), ``residual`` (median distance of a match from its place, in pitches),
         ``explained`` (share of the spread of the matched places that the map explains: 1 all, 0 or less none),
         ``coverage`` (share of cells within 1.5 pitches of a spot), with Gromov-Wasserstein ``ambiguity`` (near 1:
         another pose is as good), with ``truth_key`` ``error_median`` and ``error_mean`` in pitches.
@@ -132,8 +134,8 @@ def register(
         error = np.linalg.norm(laid - truth, axis=1)[kept] / fit["pitch"]
         fit |= {"error_median": float(np.median(error)), "error_mean": float(error.mean())}
     logger.info(
-        "%s matches lie %.1f pitches from their places; agreement %.2f",
-        fit["n_matches"], fit["residual"], fit["agreement"],
+        "%s matches lie %.1f pitches from their places; agreement %.2f; scale %.2f RMS radii of the slide",
+        fit["n_matches"], fit["residual"], fit["agreement"], fit["relative_scale"],
     )  # fmt: skip
     if fit.get("ambiguity", 0) > AMBIGUOUS:
         logger.warning("another pose fits the shape of the slide as well (ambiguity %.2f)", fit["ambiguity"])
@@ -157,12 +159,15 @@ def lay(
     source, places = coords[matches.cells], matches.places
     if np.ptp(source, axis=0).max() == 0 or np.ptp(places, axis=0).max() == 0:
         raise InputError("All matches lie at one point.", "Check the places of cells and spots.")
-    if scale is False:
-        scale = float(np.sqrt(np.square(spots - spots.mean(0)).sum(1).mean()))
-    fixed = None if scale is True else float(scale)
-    if fixed is not None and not 0 < fixed < np.inf:
+    radius = float(np.sqrt(np.square(spots - spots.mean(0)).sum(1).mean()))
+    fixed = radius if isinstance(scale, bool) else float(scale)
+    if not 0 < fixed < np.inf:
         raise InputError(f"scale must be positive, found {scale}.", "Give True, False or a positive number.")
-    similarity, kept = robust_similarity(source, places, weights=matches.weights, scale=fixed, rng=rng)
+    fits = [
+        robust_similarity(source, places, weights=matches.weights, scale=one, rng=rng)
+        for one in ([None, fixed] if scale is True else [fixed])
+    ]
+    similarity, kept = min(fits, key=lambda one: matches.weights @ np.square(one[0](source) - places).sum(1))
     laid = similarity(coords)
     bend = (
         smooth_deformation(laid[matches.cells], places, weights=matches.weights * kept, rng=rng)
@@ -176,6 +181,7 @@ def lay(
     fit: dict[str, Any] = {
         "matrix": similarity.matrix,
         "scale": similarity.scale,
+        "relative_scale": similarity.scale / radius,
         "shift": np.array([similarity.shift.real, similarity.shift.imag]),
         "mirrored": similarity.mirrored,
         "deformed": bend is not None,

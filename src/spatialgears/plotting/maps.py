@@ -142,6 +142,7 @@ def embedding_before_after(
     labels: Any,
     *,
     label: str = "domain",
+    names: tuple[str, str] = ("before", "after"),
     size: float | None = None,
     title: str | None = None,
     ax: Axes | None = None,
@@ -156,6 +157,8 @@ def embedding_before_after(
         (n,) the domain, slide or batch of each profile.
     label
         Title of the legend.
+    names
+        What to call the two embeddings.
     size, title, ax
         As in :func:`reconstruction`.
 
@@ -188,7 +191,7 @@ def embedding_before_after(
         left,
         right,
         values,
-        ("before", "after"),
+        names,
         label=label,
         size=size,
         cmap=palette.CONTINUOUS,

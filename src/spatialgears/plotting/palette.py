@@ -35,7 +35,9 @@ class Categories:
     names
         One name per category that occurs, in the order of the data's own categories, or sorted.
     colors
-        One colour per name. With more labels than colours, the rarest share one grey and the name "n others".
+        One colour per name. A category keeps the colour of its place among all of the data's own categories, also of
+        those that do not occur, so that parts of the data are drawn alike. With more labels than colours, the rarest
+        share one grey and the name "n others".
     """
 
     codes: np.ndarray
@@ -59,13 +61,17 @@ def is_categorical(values: np.ndarray | pd.Series | pd.Categorical) -> bool:
 def encode(values: np.ndarray | pd.Series | pd.Categorical) -> Categories:
     """Code labels as integers, with a colour for each; None and NaN are missing."""
     if isinstance(values.dtype, pd.CategoricalDtype):
+        every = pd.Categorical(values).categories
         categorical = pd.Categorical(values).remove_unused_categories()
     else:
         labels = pd.Series(np.asarray(values, dtype=object))
         categorical = pd.Categorical(labels.where(labels.isna(), labels.astype(str)))
+        every = categorical.categories
     codes, names = categorical.codes.astype(np.int64), [str(name) for name in categorical.categories]
     if len(names) <= len(CATEGORICAL):
-        return Categories(codes.astype(np.int16), names, list(CATEGORICAL[: len(names)]))
+        kept = every.get_indexer(categorical.categories)
+        kept = kept if len(every) <= len(CATEGORICAL) else np.arange(len(names))
+        return Categories(codes.astype(np.int16), names, [CATEGORICAL[i] for i in kept])
     common = np.argsort(-np.bincount(codes[codes >= 0], minlength=len(names)), kind="stable")
     kept = np.sort(common[: len(CATEGORICAL) - 1])
     recode = np.full(len(names) + 1, len(kept))  # the last entry is what code -1 meets

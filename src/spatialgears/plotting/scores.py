@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEVEL = 0.05
+SPACES = palette.CATEGORICAL[2:]  # of embeddings; the first two are those of spots and cells
 
 
 def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None = None) -> Axes:
@@ -162,12 +163,12 @@ def mixing(table: pd.DataFrame, *, title: str | None = None, ax: Axes | None = N
     for y, (by, score) in enumerate(rows):
         values = [float(table.loc[(basis, by), score]) for basis in bases]
         ax.plot([min(values), max(values)], [y, y], color=canvas.LIGHTEST_LINE, linewidth=2, zorder=1)
-        ax.scatter(values, [y] * len(bases), c=list(palette.CATEGORICAL[: len(bases)]), s=40, zorder=2)
+        ax.scatter(values, [y] * len(bases), c=list(SPACES[: len(bases)]), s=40, zorder=2)
     ax.set_yticks(range(len(rows)), [f"{canvas.shorten(str(by))}: {scores[score]}" for by, score in rows])
     for text in ax.get_yticklabels():
         text.set_parse_math(False)
     ax.set(xlim=(-0.03, 1.03), ylim=(len(rows) - 0.5, -0.5), xlabel="score (groups weigh the same)")
-    canvas.swatches(ax, [str(basis) for basis in bases], palette.CATEGORICAL[: len(bases)], title="embedding")
+    canvas.swatches(ax, [str(basis) for basis in bases], SPACES[: len(bases)], title="embedding")
     canvas.plain(ax)
     canvas.set_title(ax, title)
     return ax

@@ -126,6 +126,8 @@ class ReportContent:
         Package to version.
     unit
         Unit of the coordinates.
+    spacing
+        Distance between neighbouring spots, in ``unit``: radii are then told in spot spacings.
     """
 
     title: str
@@ -147,6 +149,7 @@ class ReportContent:
     config: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     unit: str = UNIT
+    spacing: float | None = None
 
     def __post_init__(self) -> None:
         n = _check_places("coords", self.coords)

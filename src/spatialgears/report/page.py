@@ -27,7 +27,9 @@ def facts(content: ReportContent) -> str:
     if content.domains is not None:
         rows.append(("domains", f"{len(palette.encode(pd.Series(content.domains)).names):,}"))
     if content.uncertainty is not None:
-        rows.append(("median 90% radius", _median(content.uncertainty)))
+        radius = np.asarray(content.uncertainty)
+        known = f" ({_median(radius)} × {content.unit})" if content.spacing else ""
+        rows.append((f"median 90% radius, {_radius_unit(content)}{known}", _radius(content, radius)))
     return "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(name)}</dt></div>" for name, value in rows)
 
 
@@ -112,7 +114,7 @@ def _score(value: float | None, better: bool) -> str:
 
 
 def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
-    """One row per domain: how many cells, how sure, and what it is mostly made of."""
+    """One row per domain: how many cells, how sure, and what it has more of than the rest."""
     if content.domains is None:
         return ""
     coded = palette.encode(pd.Series(content.domains))
@@ -122,22 +124,33 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
         (name for name, one in columns.items() if palette.is_categorical(one) and one.dtype != bool), None
     )
     titles = ["Domain", "Cells", "Share"]
-    titles += ["Median 90% radius"] if content.uncertainty is not None else []
-    titles += [f"Most frequent {labels}"] if labels is not None else []
+    titles += [f"Median 90% radius, {_radius_unit(content)}"] if content.uncertainty is not None else []
+    titles += [f"Most enriched {labels}"] if labels is not None else []
     rows = []
     for code, (name, count) in enumerate(zip(coded.names, coded.counts, strict=True)):
         inside = coded.codes == code
         dot = f'<i class="dot" style="background:{colors.get(name, palette.OTHERS)}"></i>'
         row = [f"{dot}{escape(name)}", f"{count:,}", f"{count / len(inside):.1%}"]
         if content.uncertainty is not None:
-            row.append(_median(np.asarray(content.uncertainty)[inside]))
+            row.append(_radius(content, np.asarray(content.uncertainty)[inside]))
         if labels is not None:
-            shares = columns[labels][inside].value_counts(normalize=True)
-            row.append(f"{escape(str(shares.index[0]))} ({shares.iloc[0]:.0%})" if len(shares) else "–")
+            row.append(escape(_enriched(columns[labels], inside)))
         rows.append(row)
     button = '<p><button type="button" data-color="domain">Colour the map by domain</button></p>'
     note = f"<p>{escape(content.domains_note)}</p>" if content.domains_note else ""
     return _part("domains", "Domains", note + table("Domains", titles, rows) + button)
+
+
+def _enriched(labels: pd.Series, inside: np.ndarray) -> str:
+    """The label whose share inside exceeds that among all cells by most standard deviations, with both shares."""
+    share, overall = (
+        part.dropna().astype(str).value_counts(normalize=True) for part in (labels[inside], labels)
+    )
+    if not len(share):
+        return "–"
+    spread = np.sqrt(np.maximum(overall * (1 - overall), 1e-12))
+    best = ((share - overall) / spread).dropna().idxmax()
+    return f"{best} ({share[best]:.0%}; {overall[best]:.0%} of all cells)"
 
 
 def extras(sections: Iterable[Section]) -> str:
@@ -205,9 +218,18 @@ def _cell(value: object) -> str:
     return escape(str(value))
 
 
-def _median(values: np.ndarray) -> str:
+def _radius_unit(content: ReportContent) -> str:
+    return "spot spacings" if content.spacing else f"in units of the {content.unit}"
+
+
+def _radius(content: ReportContent, values: np.ndarray) -> str:
+    """The median, in spot spacings where these are known."""
+    return _median(values / content.spacing, 1) if content.spacing else _median(values)
+
+
+def _median(values: np.ndarray, digits: int = 2) -> str:
     finite = values[np.isfinite(values)]
-    return f"{np.median(finite):.2f}" if len(finite) else "–"
+    return f"{np.median(finite):.{digits}f}" if len(finite) else "–"
 
 
 def _looks_numeric(cell: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from spatialgears import selfcheck
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
 from spatialgears.errors import InputError
@@ -113,12 +114,21 @@ def report_content(
     domains = _domains(placed, seed=seed)
     total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
     obs = _columns(cells.obs)
-    sections = findings.sections(subject, partial(seen_profiles, model, subject, cells, seed=seed))
+    shown = [slide.obs[[name for name in obs if name in slide.obs]] for slide in slides]
+    obs, *on_slides = _shared_labels([obs, *map(_columns, shown)])
+    if subject.types in obs:
+        subject.cells.obs[subject.types] = obs[subject.types][subject.rows]
+    spacing = _pitch([np.asarray(slide.obsm[spatial_key])[:, :2] for slide in slides]) if slides else None
+    sections = findings.sections(
+        subject,
+        partial(seen_profiles, model, subject, cells, seed=seed),
+        trusted=selfcheck.trusted(model.checks_),
+    )
     return ReportContent(
         title="Where the cells lived",
         coords=placed.coords,
         names=list(placed.obs_names),
-        summary=_summary(model, placed, [np.asarray(slide.obsm[spatial_key])[:, :2] for slide in slides]),
+        summary=_summary(model, placed, spacing),
         warnings=[*placed.warnings, *(one.caution for one in sections if one.caution)],
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
@@ -135,30 +145,29 @@ def report_content(
                 title,
                 np.asarray(slide.obsm[spatial_key])[:, :2],
                 _expression(slide, genes, sums),
-                _columns(slide.obs[[name for name in obs if name in slide.obs]]),
+                columns,
             )
-            for title, slide, sums in zip(titles, slides, totals, strict=True)
+            for title, slide, sums, columns in zip(titles, slides, totals, on_slides, strict=True)
         ],
         history=_curves(model.history_),
         sections=sections + _embedding(model.embedding_),
         command=command,
         config=model.config.to_json(),
         versions=versions(),
+        spacing=spacing,
     )
 
 
-def _summary(model: GEARS, placed: Reconstruction, spots: Sequence[np.ndarray]) -> list[str]:
+def _summary(model: GEARS, placed: Reconstruction, spacing: float | None) -> list[str]:
     n = len(placed.coords)
     sentences = [f"{n:,} cells were placed."]
     near = float(np.median(placed.radius50))
     if np.isfinite(near):
-        sentences[0] += (
-            f" Half of them are expected within {near:.2f} of where they are drawn, in units of the slides' RMS radius"
-            + (
-                f" (about {near / _pitch(spots):.1f} times the distance between neighbouring spots)."
-                if spots
-                else "."
-            )
+        radii = f"{near:.2f} RMS radii of the slides"
+        sentences[0] += " Half of them are expected within " + (
+            f"about {near / spacing:.1f} spot spacings of where they are drawn ({radii})."
+            if spacing
+            else f"{radii} of where they are drawn."
         )
     sentences += [f"{one.title}: {one.words}" for one in model.checks_]
     if len(placed.slides) == 1:
@@ -232,6 +241,21 @@ def _columns(obs: pd.DataFrame) -> dict[str, Any]:
         if len(chosen) == SHOWN_COLUMNS:
             break
     return chosen
+
+
+def _shared_labels(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same columns, labels as categories that all parts share: each has one colour in every figure."""
+    found = [dict(part) for part in parts]
+    for name in parts[0]:
+        texts = {
+            i: pd.Series(part[name]).map(str, na_action="ignore")
+            for i, part in enumerate(found)
+            if name in part and part[name].dtype == object
+        }
+        kinds = sorted({kind for text in texts.values() for kind in text.dropna().unique()})
+        for i, text in texts.items():
+            found[i][name] = pd.Categorical(text, categories=kinds)
+    return found
 
 
 def _expression(adata: AnnData, genes: Sequence[str], total: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 FEWEST_CELLS, FEWEST_OF_TYPE, FEWEST_GENES = 50, 10, 30
 MARKERS, LEVEL = 3, 0.05  # genes tested for each type, and the adjusted P below which one counts
 GOOD, POOR = 0.7, 0.4  # agreement from which, and below which, a section says so
+NEAR = 3.0  # spots from its match within which a typical cell lies where the slide's frame may be used
+SAME = 0.02  # change of a mixing score that is none
 MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
 NO_TYPES = (
     "Markers and neighbouring types: the cells have no column of cell types. Put the types into their annotations as "
@@ -37,7 +39,7 @@ NO_TYPES = (
 NO_SLIDES = "Registration, patterns of genes, markers and mixing: no slides were given. Name them with --st."
 
 
-def sections(subject: Subject, profiles: Callable[[], AnnData]) -> list[Section]:
+def sections(subject: Subject, profiles: Callable[[], AnnData], *, trusted: bool) -> list[Section]:
     """A section for every analysis that can be made, and one that says what could not, and why.
 
     Parameters
@@ -46,12 +48,14 @@ def sections(subject: Subject, profiles: Callable[[], AnnData]) -> list[Section]
         Cells at their places, and slides.
     profiles
         Gives spots and cells, before and as the network sees them, for :func:`mixing`.
+    trusted
+        Whether the self-checks allow single places to be read.
     """
     jobs: list[tuple[str, Callable[[], Section]]] = []
     if len(subject.rows) < FEWEST_CELLS:
         return [Section("Not shown", f"Analyses of the places need {FEWEST_CELLS} cells or more.")]
     if subject.slides:
-        jobs.append(("Cells on the slide", lambda: registration(subject)))
+        jobs.append(("Cells on the slide", lambda: registration(subject, trusted=trusted)))
         jobs.append(("Do genes keep their patterns?", lambda: patterns(subject)))
         if subject.types:
             jobs.append(("Markers near their cells", lambda: markers(subject)))
@@ -66,7 +70,7 @@ def sections(subject: Subject, profiles: Callable[[], AnnData]) -> list[Section]
     return [*made, Section("Not shown", "\n\n".join(missing))] if missing else made
 
 
-def registration(subject: Subject) -> Section:
+def registration(subject: Subject, *, trusted: bool) -> Section:
     """The cells in the frame of the slide they fit best, which later sections use."""
     cells, rows, fits = subject.cells, [], {}
     for i, (title, slide) in enumerate(zip(subject.titles, subject.slides[:MOST_SLIDES], strict=False)):
@@ -76,7 +80,8 @@ def registration(subject: Subject) -> Section:
             {
                 "Slide": title,
                 "Fit (0 to 1)": f"{fit['explained']:.2f}",
-                "Median gap of a match (spot pitches)": f"{fit['residual']:.1f}",
+                "Median gap of a match (spot spacings)": f"{fit['residual']:.1f}",
+                "Scale (RMS radii)": f"{fit['relative_scale']:.2f}",
                 "Cells over tissue": f"{fit['coverage']:.0%}",
                 "Mirrored": "yes" if fit["mirrored"] else "no",
             }
@@ -87,14 +92,9 @@ def registration(subject: Subject) -> Section:
     words = [
         f"The reconstruction, turned{', mirrored' if fit['mirrored'] else ''} and scaled onto {title}: each cell, with "
         "its surroundings, was matched to the most similar spots, and the motion that most matches agree on was taken.",
-        _judged(
-            agreed := min(fit["explained"], fit["coverage"]),
-            "The matches agree: the cells can be read in the slide's own frame.",
-            "The matches agree roughly: trust the overall pose, not details.",
-            "The matches hardly agree: this pose may be wrong.",
-        )
-        + f" {fit['explained']:.0%} of the spread of the matched places is explained by the motion (fit), and "
-        f"{fit['coverage']:.0%} of the cells lie over tissue, that is, within 1.5 spot pitches of a spot.",
+        f"{laid_words(fit, trusted=trusted)} {fit['explained']:.0%} of the spread of the matched places is explained by "
+        f"the motion (fit), and {fit['coverage']:.0%} of the cells lie over tissue, that is, within 1.5 spot spacings of "
+        "a spot.",
     ]
     if len(subject.slides) > MOST_SLIDES:
         words.append(f"The first {MOST_SLIDES} of {len(subject.slides)} slides were tried.")
@@ -103,8 +103,24 @@ def registration(subject: Subject) -> Section:
     caution = f"Laid on {title}, the cells hardly match what is there: do not read them in its frame."
     words.append(subject.extent)
     return _section(
-        "Cells on the slide", words, ax, alt=alt, table=rows, caution=caution if agreed < POOR else ""
+        "Cells on the slide", words, ax, alt=alt, table=rows, caution=caution if _agreed(fit) < POOR else ""
     )
+
+
+def laid_words(fit: Mapping[str, Any], *, trusted: bool) -> str:
+    """Whether cells can be read in the frame of the slide: only if matches agree and are near, and places are trusted."""
+    far = f"{fit['residual']:.0f} spots" if fit["residual"] >= 1.5 else "one spot or less"
+    gap = f"A typical cell lies {far} from its match."
+    if trusted and fit["residual"] <= NEAR and _agreed(fit) >= GOOD:
+        return f"The matches agree: the cells can be read in the slide's own frame. {gap}"
+    if _agreed(fit) < POOR:
+        return f"The matches hardly agree: this pose may be wrong. {gap}"
+    doubt = "" if trusted else " The self-check does not allow more."
+    return f"The matches agree roughly: trust the overall pose, not details. {gap}{doubt}"
+
+
+def _agreed(fit: Mapping[str, Any]) -> float:
+    return float(min(fit["explained"], fit["coverage"]))
 
 
 def patterns(subject: Subject) -> Section:
@@ -166,7 +182,7 @@ def markers(subject: Subject) -> Section:
     words = [
         f"The {MARKERS} genes that mark each cell type best among the cells were looked up on the slide: are they higher in "
         "spots near its cells than in other spots (Mann-Whitney, adjusted after Benjamini and Hochberg)? A spot is near if "
-        "it has more of them within 1.5 spot pitches than the median spot.",
+        "it has more of them within 1.5 spot spacings than the median spot.",
         f"{(tests['pvalue_adj'] < LEVEL).sum()} of {len(tests)} are, at adjusted P below {LEVEL:g}. Neighbouring spots "
         "are alike, so P is too small for any gene with a pattern: read it with the effect (0: no difference, 1: every "
         "spot near is higher than every other).",
@@ -244,12 +260,12 @@ def mixing(profiles: AnnData) -> Section:
     bases = list(profiles.obsm)
     by = ["spots or cells"] + (["slides"] if profiles.obs["slides"].nunique() > 1 else [])
     table = analysis.mixing(profiles, by, basis=bases)
-    before, after = (table.loc[(basis, "spots or cells"), "probe"] for basis in bases)
+    before, after = (table.loc[(basis, "spots or cells")] for basis in bases)
     words = [
         "Spots and single cells are measured differently. If the network could tell them apart, what it learnt from "
-        "spots would not hold for cells.",
-        f"A vote of neighbours tells spots from cells with {before:.0%} accuracy in plain expression and {after:.0%} in "
-        "what the network sees (50%: it cannot tell).",
+        "spots would not hold for cells. Before is plain expression; after is what the network sees, with differences of "
+        "depth and platform taken out.",
+        mixing_words(before, after),
         f"Computed on {len(profiles):,} profiles, chosen at random.",
     ]
     heights = [3.4, 0.8 + 0.9 * len(by)]
@@ -257,10 +273,25 @@ def mixing(profiles: AnnData) -> Section:
     parts: Any = figure.subfigures(2, 1, height_ratios=heights)
     top, bottom = (part.subplots() for part in parts)
     left, right = (profiles.obsm[basis] for basis in bases)
-    plotting.embedding_before_after(left, right, profiles.obs["spots or cells"], label="", ax=top)
+    plotting.embedding_before_after(
+        left, right, profiles.obs["spots or cells"], label="", names=(bases[0], bases[1]), ax=top
+    )
     plotting.mixing(table, ax=bottom)
     alt = "Spots and cells in both embeddings, and how well they mix"
     return _section("Do spots and cells mix?", words, top, alt=alt)
+
+
+def mixing_words(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """How well spots and cells mix, and by which scores no better than before; scores as :func:`analysis.mixing` has."""
+    scores = {"neighbour entropy": "neighbour_entropy_balanced", "iLISI": "ilisi_balanced"}
+    entropy, ilisi = (f"from {before[key]:.2f} to {after[key]:.2f}" for key in scores.values())
+    told = (
+        f"A vote of neighbours tells spots from cells with {before['probe']:.0%} accuracy before and {after['probe']:.0%} "
+        f"after (50%: it cannot tell). Neighbour entropy goes {entropy}, iLISI {ilisi} (1: mixed)."
+    )
+    worse = [name for name, key in scores.items() if after[key] < before[key] - SAME]
+    worse += ["the vote of neighbours"] if after["probe"] > before["probe"] + SAME else []
+    return told + (f" By {' and '.join(worse)} they mix less after than before." if worse else "")
 
 
 def _attempt(title: str, job: Callable[[], Section]) -> Section:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spatialgears.model import GEARS
 
 MOST_CELLS = 2000
-BEFORE, AFTER = "plain expression", "as the network sees it"
+BEFORE, AFTER = "before: plain expression", "after: as the network sees it"
 
 
 def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) -> AnnData:
