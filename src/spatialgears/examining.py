@@ -251,7 +251,8 @@ def middle(error: Tensor, unit: Tensor) -> int:
     _, which, size = unit.unique(return_inverse=True, return_counts=True)
     error = torch.zeros(len(error), len(size)).index_add(1, which, error) / size  # (ways, units)
     excess = error - error[error.mean(1).argmin()]
-    alike = (excess.mean(1) <= excess.std(1) / len(size) ** 0.5).nonzero()[:, 0]
+    spread = excess.std(1) if len(size) > 1 else torch.zeros(len(excess))
+    alike = (excess.mean(1) <= spread / len(size) ** 0.5).nonzero()[:, 0]
     return int(alike[(len(alike) - 1) // 2])
 
 

@@ -30,6 +30,7 @@ def test_a_row_is_read_placed_and_written_by_another_process(
     np.testing.assert_array_equal(placed, small_model.reconstruct(small_tissue.cells).coords)
 
 
+@pytest.mark.slow  # pynndescent is compiled on first use
 def test_searches_that_are_installed_find_neighbours():
     rows = list(scaling.neighbours((600,)))
     assert {row["search"] for row in rows} >= {"exact (scikit-learn)", "pynndescent"}

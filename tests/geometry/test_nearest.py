@@ -117,6 +117,9 @@ def test_a_spot_does_not_place_itself_when_left_out(tissue):
     places, z, spots = tissue
     left_out = np.arange(300) % 10 == 0
     fewer = spots.without(left_out)
+    fewer.reach.fill_(7.0)
+    assert spots.reach == 10
+    fewer.reach.fill_(10.0)
     assert len(fewer.bank) == 270 and not set(np.flatnonzero(left_out)) & set(fewer.spot.tolist())
     geometry = pad(centre(places), (0, 4))[None]
     with_itself, without = (
@@ -136,6 +139,7 @@ def test_the_middle_of_those_that_are_about_as_good_as_the_best():
     assert middle(many, torch.arange(100_000)) == 3
     assert middle(errors(100_000, 1.0, 1.1, 1.2), torch.arange(100_000)) == 0
     assert middle(torch.ones(5, 50), torch.arange(50)) == 2  # nothing to choose between
+    assert middle(torch.tensor([[3.0], [1.0], [2.0]]), torch.zeros(1)) == 1  # one unit
     alike = torch.ones(6, 50)
     alike[0] = 2.0
     assert middle(alike, torch.arange(50)) == 3

@@ -74,7 +74,8 @@ class NearestSpots(nn.Module):
     def without(self, spots: NDArray[np.bool_]) -> NearestSpots:
         """The same without the ``spots`` marked among all, to place these."""
         keep = ~torch.from_numpy(spots)[self.spot]
-        return NearestSpots(self.bank[keep], self.coords[keep], self.slide[keep], self.spot[keep], self.reach)
+        reach = float(self.reach)
+        return NearestSpots(self.bank[keep], self.coords[keep], self.slide[keep], self.spot[keep], reach)
 
     def forward(self, z: Tensor, geometry: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Places (B, n, d) of embedded points (B, n, h), by spots in reach of a ``geometry`` (B, n, d) of the same points.
