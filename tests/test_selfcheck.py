@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from spatialgears.metrics.wording import MAIN
 from spatialgears.model import GEARS
-from spatialgears.report.metrics import MAIN
 from spatialgears.selfcheck import HIGHER_IS_BETTER, SelfCheck, judge, p_value, score, trusted, warnings
 
 FLAT, SPATIAL = np.full(60, 0.02), np.full(60, 0.5)

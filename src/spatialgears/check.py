@@ -236,11 +236,8 @@ def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
     """Moran's I of the panel that a run chooses; without cells, of one chosen by the spots alone."""
     from spatialgears.expression.panel import build_panel  # torch comes with it: only once the input is valid
 
-    kept = [np.flatnonzero(~empty) for empty in valid.empty_spots]
-    spots = [counts[rows] for counts, rows in zip(valid.slides, kept, strict=True)]
-    places = [coords[rows] for coords, rows in zip(valid.coords, kept, strict=True)]
-    cells = sparse.vstack(spots) if valid.cells is None else valid.cells[np.flatnonzero(~valid.empty_cells)]
-    raw = valid.kind == "counts"
+    spots, places, cells = valid.without_empty()
+    cells, raw = sparse.vstack(spots) if cells is None else cells, valid.kind == "counts"
     panel, _ = build_panel(spots, places, cells, genes=valid.genes, config=config.expression, raw=raw)
     return panel.morans_i
 

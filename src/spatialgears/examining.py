@@ -21,7 +21,7 @@ from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import Folds, GeometryFit
 from spatialgears.selfcheck import MISSED_SLIDE, SelfCheck, score
-from spatialgears.supervision.targets import procrustes
+from spatialgears.supervision.targets import Pose
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +94,8 @@ class _Look:
         unseen, half, places = self.unseen, self.halves, torch.empty(self.truth.shape)
         by_seen = (~unseen).sum() > unseen.sum()
         for wanted, posed in ((unseen, ~unseen),) if by_seen else ((half, ~half), (~half, half)):
-            shift, origin = geometry[posed].mean(0), self.truth[posed].mean(0)
-            turn = procrustes(self.truth[posed] - origin, geometry[posed] - shift)  # (2, d)
-            places[wanted] = (geometry[wanted] - shift) @ turn.T + origin
+            pose = Pose.between(self.truth[posed], geometry[posed])
+            places[wanted] = pose.inverse(geometry[wanted])
         return places[unseen]
 
     def guided(self, geometry: Tensor) -> Tensor:
@@ -211,7 +210,7 @@ def examine(
     slides: list[NDArray[np.float64]],
     *,
     seed: int,
-    titles: Sequence[str] = (),
+    titles: Sequence[str],
     nearest: NearestSpots | None = None,
     noise: float = 0.0,
 ) -> tuple[list[SelfCheck], Confidence | None]:

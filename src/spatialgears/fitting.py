@@ -254,12 +254,9 @@ def fit_model(
     inputs: ValidInputs, config: Config, *, checkpoint: Path | None = None, progress: Progress = silent
 ) -> Fitted:
     """Stages A to C on valid inputs, then what the held-out spots tell."""
-    assert inputs.cells is not None
     seed, raw = config.seed, inputs.kind == "counts"
-    kept = [np.flatnonzero(~empty) for empty in inputs.empty_spots]
-    spots = [counts[rows] for counts, rows in zip(inputs.slides, kept, strict=True)]
-    places = [coords[rows] for coords, rows in zip(inputs.coords, kept, strict=True)]
-    cells = inputs.cells[np.flatnonzero(~inputs.empty_cells)]
+    spots, places, cells = inputs.without_empty()
+    assert cells is not None
     settings = config.expression
     if config.geometry.inputs == "embedding":
         settings = settings.model_copy(update={"n_genes": settings.encoder_genes})

@@ -206,7 +206,7 @@ class GEARS:
             placed = place(fitted, counts, config, missing=missing, workers=workers, progress=told)
         found = Reconstruction(
             obs_names=np.asarray(cells.obs_names, dtype=str),
-            self_check=[f"{one.title}: {one.words}" for one in self.checks_],
+            self_check=[one.sentence for one in self.checks_],
             **placed,
         )
         return replace(found, warnings=warnings_of(self, found))

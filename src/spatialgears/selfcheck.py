@@ -17,6 +17,7 @@ from scipy.stats import rankdata
 
 from spatialgears.engine import numpy_rng
 from spatialgears.metrics import evaluate
+from spatialgears.metrics.wording import MAIN
 
 Verdict = Literal["good", "fair", "weak", "none"]
 #: Smallest Spearman correlation of distances for each verdict; below the last there is no signal to speak of.
@@ -26,9 +27,7 @@ CHANCE = 0.001
 PERMUTATIONS, TESTED = 999, 250  # of the test for chance, and the most spots it looks at
 JACKKNIFED = 1000  # the most spots that the error of the gain is found from
 #: The metrics of which it is told on how many the model is ahead, and whether higher is better.
-HIGHER_IS_BETTER: Mapping[str, bool] = dict.fromkeys(
-    ("spearman", "pearson", "edge_auc", "bap", "shell_f1", "trust", "cont"), True
-) | dict.fromkeys(("stress1", "swd", "w1_knn"), False)
+HIGHER_IS_BETTER = {name: higher for name, (_, higher, _) in MAIN.items()}
 MISSED_SLIDE = "Held-out slide"  # so begin titles of checks on slides that were missed as a whole
 #: What a verdict means, where neighbours are right and where they are not.
 MEANING: Mapping[Verdict, tuple[str, str]] = {
@@ -80,6 +79,11 @@ class SelfCheck:
     p_value: float = 0.0
     n_spots: int = 0
     gain_error: float = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """What was held out and what that says."""
+        return f"{self.title}: {self.words}"
 
     def __repr__(self) -> str:
         return f"{self.title}: {self.verdict}, Spearman {self.model['spearman']:.2f}"

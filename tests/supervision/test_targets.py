@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.linalg import orthogonal_procrustes
 
-from spatialgears.supervision import centre, gram, gram_factor, procrustes
+from spatialgears.supervision import Pose, centre, gram, gram_factor, procrustes
 
 
 @pytest.fixture
@@ -79,3 +79,15 @@ def test_a_planar_source_aligns_as_its_padded_self(points):
     full = procrustes(padded, target)
     torch.testing.assert_close(full @ full.mT, torch.eye(32, dtype=torch.float64).expand(3, 32, 32))
     torch.testing.assert_close(source @ procrustes(source, target), padded @ full)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_pose_is_found_and_undone(points, mask, batched):
+    """Two dimensions laid into five, turned and moved; padding does not count."""
+    places, real = (points.float(), mask) if batched else (points[0].float(), None)
+    elsewhere = (places - 3.0) @ orthogonal(5)[:2].float() + 7.0
+    pose = Pose.between(places, elsewhere, real)
+    torch.testing.assert_close(
+        pose(places, torch.ones(*places.shape[:-1], 1)), elsewhere, atol=1e-4, rtol=1e-4
+    )
+    torch.testing.assert_close(pose.inverse(elsewhere), places, atol=1e-4, rtol=1e-4)

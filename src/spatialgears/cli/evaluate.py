@@ -54,7 +54,7 @@ def evaluate(
 
 
 def _show(row: dict[str, float]) -> None:
-    from spatialgears.report.metrics import MAIN, MORE
+    from spatialgears.metrics.wording import MAIN, MORE
 
     counted = "a random part of them (--seed) was scored" if row["sampled"] else "all of them were scored"
     typer.echo(f"{row['n']:,.0f} cells; {counted}. ↑ higher is better, ↓ lower is better.")

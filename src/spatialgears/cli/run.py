@@ -109,7 +109,7 @@ def demo(
             write_h5ad(adata, path)
     from spatialgears.bench.references import knn
     from spatialgears.metrics import evaluate
-    from spatialgears.report.metrics import MAIN
+    from spatialgears.metrics.wording import MAIN
     from spatialgears.run import RunInputs
     from spatialgears.run import run as run_all
 
@@ -321,7 +321,7 @@ def _place(
 
 def _tell_checks(model: GEARS, warnings: list[str]) -> None:
     for check in model.checks_:
-        typer.echo(f"{check.title}: {check.words}")
+        typer.echo(check.sentence)
     if warnings:
         typer.echo("\n".join(["Warnings", *(f"  - {text}" for text in warnings)]))
 

@@ -9,7 +9,6 @@ and the spots tell the place more sharply than the generators' mean of all that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from spatialgears.supervision.targets import centre, procrustes
+from spatialgears.supervision.targets import Pose
 
 NEAREST = 20  # spots averaged
 CROWD = 10  # spots next to one that make its crowding
@@ -121,7 +120,7 @@ class NearestSpots(nn.Module):
 
     def _poses(
         self, z: Tensor, geometry: Tensor | None, mask: Tensor | None, slides: Sequence[Tensor]
-    ) -> list[_Pose]:
+    ) -> list[Pose]:
         """How each slide lies on the geometry, or on the first slide, by where its spots most like some points are."""
         some = slice(None, None, -(-z.shape[1] // POSED))
         z, real = z[:, some], None if mask is None else mask[:, some]
@@ -134,32 +133,7 @@ class NearestSpots(nn.Module):
                 layout.flatten(0, 1)[rows] = weighted.sum(1)
             layouts.append(layout)
         target = layouts[0] if geometry is None else geometry[:, some]
-        return [_Pose.between(layout, target, real) for layout in layouts]
-
-
-class _Pose(NamedTuple):
-    """Lays places (B, n, 2) of one frame onto those (B, n, d) of another: (x - origin) turn + shift."""
-
-    origin: Tensor  # (B, 1, 2)
-    turn: Tensor  # (B, 2, d)
-    shift: Tensor  # (B, 1, d)
-
-    @classmethod
-    def between(cls, layout: Tensor, target: Tensor, mask: Tensor | None) -> _Pose:
-        """The orthogonal one that brings the points of ``layout`` closest to the same points of ``target``."""
-        source, goal = centre(layout, mask), centre(target, mask)
-        turn = procrustes(source, goal, mask)
-        real = torch.ones(layout.shape[:2]) if mask is None else mask.float()
-        mean = (real / real.sum(1, keepdim=True).clamp_min(1)).unsqueeze(1)  # (B, 1, n)
-        return cls(mean @ layout, turn, mean @ target)
-
-    def __call__(self, sums: Tensor, share: Tensor) -> Tensor:
-        """Sums (B, n, 2) of places with weights that add up to ``share`` (B, n, 1)."""
-        return (sums - share * self.origin) @ self.turn + share * self.shift
-
-    def inverse(self, geometry: Tensor) -> Tensor:
-        """Points of the geometry in the frame of the slide, (B, n, 2)."""
-        return (geometry - self.shift) @ self.turn.mT + self.origin
+        return [Pose.between(layout, target, real) for layout in layouts]
 
 
 def nearest_places(known: Sequence[Tensor], coords: Sequence[np.ndarray], query: Tensor) -> np.ndarray:

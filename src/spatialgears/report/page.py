@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spatialgears.metrics.wording import MAIN, MORE, NOT_SCORES
 from spatialgears.plotting import palette
 from spatialgears.report.content import ReportContent, Section, SelfCheck
 from spatialgears.report.encode import DOMAIN
-from spatialgears.report.metrics import MAIN, MORE, NOT_SCORES
 
 LONG_TABLE = 20
 

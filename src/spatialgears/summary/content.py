@@ -169,7 +169,7 @@ def _summary(model: GEARS, placed: Reconstruction, spacing: float | None) -> lis
             if spacing
             else f"{radii} of where they are drawn."
         )
-    sentences += [f"{one.title}: {one.words}" for one in model.checks_]
+    sentences += placed.self_check
     if len(placed.slides) == 1:
         sentences.append(
             "There is one slide, so how well tissue of another section or animal is placed could not be checked."

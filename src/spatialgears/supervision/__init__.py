@@ -2,13 +2,14 @@
 
 from spatialgears.supervision.minisets import Minisets, MinisetSampler, PairedMinisets
 from spatialgears.supervision.slides import Frame, canonicalise
-from spatialgears.supervision.targets import centre, gram, gram_factor, procrustes
+from spatialgears.supervision.targets import Pose, centre, gram, gram_factor, procrustes
 
 __all__ = [
     "Frame",
     "MinisetSampler",
     "Minisets",
     "PairedMinisets",
+    "Pose",
     "canonicalise",
     "centre",
     "gram",

@@ -5,6 +5,8 @@ Masks are (..., n) booleans, true for real points; ``None`` means that every poi
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -54,3 +56,27 @@ def procrustes(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Te
     product = (source.transpose(-1, -2) @ target).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)  # (..., p, d)
     left, _, right = torch.linalg.svd(product, full_matrices=False)
     return left @ right
+
+
+class Pose(NamedTuple):
+    """Lays places (..., n, p) of one frame onto those (..., n, d) of another: (x - origin) turn + shift."""
+
+    origin: Tensor  # (..., 1, p)
+    turn: Tensor  # (..., p, d)
+    shift: Tensor  # (..., 1, d)
+
+    @classmethod
+    def between(cls, layout: Tensor, target: Tensor, mask: Tensor | None = None) -> Pose:
+        """The orthogonal one that brings the points of ``layout`` closest to the same points of ``target``."""
+        turn = procrustes(centre(layout, mask), centre(target, mask), mask)
+        real = torch.ones(layout.shape[:-1]) if mask is None else mask.float()
+        mean = (real / real.sum(-1, keepdim=True).clamp_min(1)).unsqueeze(-2)  # (..., 1, n)
+        return cls(mean @ layout, turn, mean @ target)
+
+    def __call__(self, sums: Tensor, share: Tensor) -> Tensor:
+        """Sums (..., n, p) of places with weights that add up to ``share`` (..., n, 1)."""
+        return (sums - share * self.origin) @ self.turn + share * self.shift
+
+    def inverse(self, target: Tensor) -> Tensor:
+        """Points (..., n, d) of the other frame in the first, (..., n, p)."""
+        return (target - self.shift) @ self.turn.mT + self.origin

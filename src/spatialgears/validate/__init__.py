@@ -72,6 +72,13 @@ class ValidInputs:
     unsupported_cells: np.ndarray
     warnings: list[str] = field(default_factory=list)
 
+    def without_empty(self) -> tuple[list[sparse.csr_matrix], list[np.ndarray], sparse.csr_matrix | None]:
+        """Slides, their places and the cells, of each what shows any of the genes."""
+        kept = [np.flatnonzero(~empty) for empty in self.empty_spots]
+        slides = [counts[rows] for counts, rows in zip(self.slides, kept, strict=True)]
+        coords = [places[rows] for places, rows in zip(self.coords, kept, strict=True)]
+        return slides, coords, None if self.cells is None else self.cells[np.flatnonzero(~self.empty_cells)]
+
     def digest(self) -> str:
         """SHA-256 of genes, values and places: what a checkpoint must belong to."""
         found = hashlib.sha256("\n".join(self.genes).encode())
