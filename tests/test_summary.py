@@ -12,11 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import spatialgears as sg
 from spatialgears.model import warnings_of
 from spatialgears.plotting import palette
-from spatialgears.report import write_report
+from spatialgears.report import write_page
 from spatialgears.report.encode import payload
-from spatialgears.summary import findings, report_content, subject, write_summary
+from spatialgears.summary import findings, report_content, subject, write_report
 from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
 
@@ -133,8 +134,23 @@ def test_columns_worth_colouring_by(small_model, small_result, small_tissue, tmp
     found = report_content(small_model, small_result, cells).obs
     assert {"number", "flag", "cluster", "cell_type"} <= set(found) and MOST_CATEGORIES < 150
     assert not {"one kind", "barcode"} & set(found) and len(found) == SHOWN_COLUMNS + 1
-    assert write_summary(tmp_path / "r.html", small_model, small_result, cells=cells)
+    assert write_report(tmp_path / "r.html", small_model, small_result, cells=cells).exists()
     assert (tmp_path / "r.html").stat().st_size > 10_000
+
+
+def test_a_report_from_python_refuses_what_does_not_belong_together(
+    small_model, small_result, small_tissue, tmp_path
+):
+    cells, path = small_tissue.cells, tmp_path / "r.html"
+    with pytest.raises(sg.InputError, match="not those that were placed: 149 cells, and 150 places"):
+        sg.write_report(path, small_model, small_result, cells=cells[1:])
+    with pytest.raises(sg.InputError, match="no column 'kind'"):
+        sg.write_report(path, small_model, small_result, cells=cells, types="kind")
+    bare = small_tissue.slides[0].copy()
+    del bare.obsm["spatial"]
+    with pytest.raises(sg.InputError, match="slide 1 has no obsm"):
+        sg.write_report(path, small_model, small_result, cells=cells, slides=bare)
+    assert not path.exists()
 
 
 def test_every_analysis_is_a_section(content, small_model):
@@ -160,7 +176,7 @@ def test_every_analysis_is_a_section(content, small_model):
 
 
 def test_the_documentation_goes_through_the_report(content, tmp_path):
-    page = write_report(tmp_path / "report.html", content()).read_text()
+    page = write_page(tmp_path / "report.html", content()).read_text()
     guide = (Path(__file__).parent.parent / "docs" / "report.md").read_text()
     explained = [title for line in re.findall("^## (.+)$", guide, re.M) for title in line.split(" / ")]
     assert explained == [unescape(title) for title in re.findall("<h2>(.+?)</h2>", page)]

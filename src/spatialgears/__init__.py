@@ -17,6 +17,7 @@ _ATTRIBUTES = {
     "read": "spatialgears.io",
     "InputError": "spatialgears.errors",
     "check_inputs": "spatialgears.check",
+    "write_report": "spatialgears.summary",
 }
 _MODULES = {
     "metrics": "spatialgears.metrics",

@@ -77,7 +77,7 @@ def run(
     from spatialgears.check import cost_of
     from spatialgears.cost import require_memory
     from spatialgears.model import GEARS
-    from spatialgears.summary import require_types, write_summary
+    from spatialgears.summary import require_plotly, require_types, write_report
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import judge_all, named, sample_cells
 
@@ -134,17 +134,22 @@ def run(
             agreed(FITTED)
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
         placed.write(cells, out.cells, source=inputs.sc)
-        write_summary(
-            out.report,
-            model,
-            placed,
-            cells=cells,
-            slides=slides,
-            names=inputs.st,
-            spatial_key=inputs.spatial_key,
-            types=inputs.types,
-            command=inputs.command,
-        )
+        try:
+            require_plotly()
+        except InputError as error:
+            logger.warning("no report was written. %s", error)
+        else:
+            write_report(
+                out.report,
+                model,
+                placed,
+                cells=cells,
+                slides=slides,
+                names=inputs.st,
+                spatial_key=inputs.spatial_key,
+                types=inputs.types,
+                command=inputs.command,
+            )
         manifest["warnings"] = placed.warnings
         for text in (*placed.self_check, *(f"warning: {text}" for text in placed.warnings)):
             logger.info("%s", text)

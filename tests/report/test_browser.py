@@ -8,7 +8,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from spatialgears.report import ReportContent, write_report
+from spatialgears.report import ReportContent, write_page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
@@ -38,7 +38,7 @@ def driver(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(driver, make_content, hostile, tmp_path_factory):
-    path = write_report(tmp_path_factory.mktemp("page") / "report.html", make_content(2000, word=hostile))
+    path = write_page(tmp_path_factory.mktemp("page") / "report.html", make_content(2000, word=hostile))
     return opened(driver, path)
 
 
@@ -163,7 +163,7 @@ def test_phone_width_needs_no_sideways_scrolling(page):
 
 def test_bare_report_says_what_is_not_there(driver, tmp_path):
     places = np.random.default_rng(0).normal(size=(30, 2))
-    bare = opened(driver, write_report(tmp_path / "bare.html", ReportContent("Bare", places)))
+    bare = opened(driver, write_page(tmp_path / "bare.html", ReportContent("Bare", places)))
     assert errors(bare) == []
     text = bare.find_element("tag name", "main").text
     for words in ("No slides were given", "No column and no gene", "No training history"):

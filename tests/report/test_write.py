@@ -8,13 +8,13 @@ from hashlib import sha256
 import pytest
 
 from spatialgears.errors import InputError
-from spatialgears.report import write_report
+from spatialgears.report import write_page
 from spatialgears.report.encode import as_script, payload
 
 
 @pytest.fixture(scope="module")
 def text(make_content, hostile, tmp_path_factory):
-    path = write_report(tmp_path_factory.mktemp("report") / "new" / "report.html", make_content(word=hostile))
+    path = write_page(tmp_path_factory.mktemp("report") / "new" / "report.html", make_content(word=hostile))
     return path.read_text(encoding="utf-8")
 
 
@@ -43,7 +43,7 @@ def test_page_points_nowhere_else(text):
 
 
 def test_same_content_gives_the_same_file(content, tmp_path):
-    one, two = (write_report(tmp_path / name, content).read_bytes() for name in ("a.html", "b.html"))
+    one, two = (write_page(tmp_path / name, content).read_bytes() for name in ("a.html", "b.html"))
     assert one == two
 
 
@@ -55,4 +55,4 @@ def test_hundred_thousand_cells_stay_small(make_content):
 def test_missing_plotly_says_how_to_get_it(content, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(InputError, match=r"spatialgears\[report\]"):
-        write_report(tmp_path / "r.html", content)
+        write_page(tmp_path / "r.html", content)

@@ -262,10 +262,11 @@ def report(
     options.check_paths([*slides, sc])
     options.require_output(out, ".html", [*slides, sc, model], overwrite=overwrite)
     from spatialgears.model import GEARS
-    from spatialgears.summary import require_types, write_summary
+    from spatialgears.summary import require_plotly, require_types, write_report
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import sample_cells
 
+    require_plotly()
     fitted = GEARS.load(model)
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
     inputs = options.read_inputs(slides, sc, how)
@@ -282,7 +283,7 @@ def report(
             names=inputs.names,
         )
     placed = _place(fitted, inputs.cells, normalised=normalised)
-    written = write_summary(
+    write_report(
         out,
         fitted,
         placed,
@@ -293,8 +294,6 @@ def report(
         types=types,
         command=shlex.join(["gears", *sys.argv[1:]]),
     )
-    if not written:
-        raise InputError("The report needs plotly.", "Install it with: pip install 'spatialgears[report]'")
     typer.echo(placed.status)
     _tell_checks(fitted, placed.warnings)
     typer.echo(f"The report is {out}")

@@ -18,7 +18,7 @@ from spatialgears.report.encode import as_script, payload
 SCRIPTS = ("page.js", "points.js", "curves.js", "report.js")
 
 
-def write_report(path: str | Path, content: ReportContent, *, max_cells: int = 200_000) -> Path:
+def write_page(path: str | Path, content: ReportContent, *, max_cells: int = 200_000) -> Path:
     """Write one self-contained HTML file.
 
     Only the scripts written here can run in it, and it cannot reach any network: its content security policy

@@ -22,9 +22,10 @@ from spatialgears.report.content import ReportContent, ReportSlide, Section, Sel
 from spatialgears.store import versions
 from spatialgears.summary import findings
 from spatialgears.summary.profiles import seen_profiles
-from spatialgears.summary.subject import Subject, subject_of
-from spatialgears.validate import slide_titles
+from spatialgears.summary.subject import Subject, require_types, subject_of
+from spatialgears.validate import input_names, slide_titles
 from spatialgears.validate.counts import row_totals, to_csr
+from spatialgears.words import number
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -36,26 +37,71 @@ logger = logging.getLogger(__name__)
 SHOWN_GENES, SHOWN_COLUMNS, MOST_CATEGORIES, FEWEST_FOR_DOMAINS = 24, 12, 60, 100
 
 
-def write_summary(
+def write_report(
     path: str | Path,
     model: GEARS,
     placed: Reconstruction,
     *,
     cells: AnnData,
-    slides: Sequence[AnnData] = (),
+    slides: Sequence[AnnData] | AnnData = (),
     names: Sequence[str] = (),
     spatial_key: str = "spatial",
     types: str | None = None,
     command: str = "",
-) -> bool:
-    """Write the report; without plotly, which draws it, say what to install and go on. Whether it was written."""
-    from spatialgears.report import write_report
+) -> Path:
+    """Write the report that ``gears run`` writes: one HTML file, to be opened, mailed or archived.
 
-    if find_spec("plotly") is None:
-        logger.warning(
-            "no report was written: plotly is missing. Install it with: pip install 'spatialgears[report]'"
+    Parameters
+    ----------
+    path
+        File to write; folders are made.
+    model, placed
+        A fitted model, and where it put the cells.
+    cells, slides
+        What was placed and what the model was fitted on; not modified. Without slides, what compares the two is left out.
+    names
+        What to call the slides.
+    spatial_key
+        Key of ``obsm`` with the places of spots.
+    types
+        Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
+    command
+        The command that makes the result again, to be shown.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    InputError
+        If the cells are not those that were placed, or plotly, which draws the report, is missing.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> model = sg.GEARS("quick").fit(slide, cells)  # doctest: +SKIP
+    >>> rec = model.reconstruct(cells)  # doctest: +SKIP
+    >>> sg.write_report("report.html", model, rec, cells=cells, slides=slide)  # doctest: +SKIP
+    """
+    from spatialgears.report import write_page
+
+    require_plotly()
+    require_types(cells, types)
+    slides = [slides] if hasattr(slides, "obsm") else list(slides)
+    if not np.array_equal(cells.obs_names, placed.obs_names):
+        raise InputError(
+            f"The cells are not those that were placed: {number(cells.n_obs, 'cell')}, "
+            f"and {number(len(placed.obs_names), 'place')} of cells that have other names or another order.",
+            "Pass the same cells as to reconstruct.",
         )
-        return False
+    for name, slide in zip(input_names(names, len(slides)), slides, strict=False):
+        if spatial_key not in slide.obsm:
+            raise InputError(
+                f"{name} has no obsm[{spatial_key!r}]; obsm has {lookup.listed(slide.obsm)}.",
+                "Name one of these as spatial_key.",
+            )
     content = report_content(
         model,
         placed,
@@ -66,8 +112,13 @@ def write_summary(
         types=types,
         command=command,
     )
-    write_report(path, content)
-    return True
+    return write_page(path, content)
+
+
+def require_plotly() -> None:
+    """Refuse to go on without plotly, which draws the report."""
+    if find_spec("plotly") is None:
+        raise InputError("The report needs plotly.", "Install it with: pip install 'spatialgears[report]'")
 
 
 def report_content(
