@@ -58,8 +58,8 @@ class ProgressView:
             self._bars.stop()
 
     def __call__(self, stage: str, done: int, total: int, values: Mapping[str, float]) -> None:
-        """Show that ``done`` of ``total`` steps of a stage are behind us, and the latest values."""
-        text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        """Show that ``done`` of ``total`` steps of a stage are behind us, and the loss, of whatever parts it is."""
+        text = f"loss {values['loss']:.4g}" if "loss" in values else ""
         if self._bars:
             if stage not in self._tasks:
                 self._tasks[stage] = self._bars.add_task(stage, total=total, completed=done, values="")

@@ -131,7 +131,9 @@ def test_progress_reports_every_step_with_every_loss(tissue, tiny):
     calls = []
     train(tissue, tiny(refiner="none", steps=3), progress=lambda *a: calls.append(a))
     assert [call[:3] for call in calls] == [("geometry generator", i, 3) for i in (1, 2, 3)]
-    assert all(set(call[3]) == {"gen_align", "gen_gram", "gen_nca"} for call in calls)
+    for _, _, _, values in calls:
+        parts = [values[name] for name in ("gen_align", "gen_gram", "gen_nca")]
+        assert len(values) == 4 and values["loss"] == pytest.approx(sum(parts))
 
 
 @pytest.fixture

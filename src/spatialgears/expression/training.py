@@ -245,6 +245,7 @@ class _Loop:
                 fabric.backward(torch.stack(list(losses.values())).sum())
             optimizer.step()
             values = {name: float(value.detach()) for name, value in losses.items()}
+            values = {"loss": sum(values.values()), **values}
             if (step + 1) % max(1, steps // HISTORY_POINTS) == 0:
                 for name, value in {"step": float(step + 1), **values}.items():
                     history.setdefault(name, []).append(value)

@@ -354,7 +354,8 @@ class _Loop:
             optimizer.step()
             follow(average, model, min(geometry.ema, (1 + step) / (10 + step)))
             values = {key: float(value.detach()) for key, value in losses.items()}
-            state.record(step, {"loss": sum(values.values()), "lr": rate, **values}, window)
+            values = {"loss": sum(values.values()), **values}
+            state.record(step, {"lr": rate, **values}, window)
             if (step + 1) % geometry.eval_every == 0 or step + 1 == steps:
                 if score is not None:  # all processes go by the first one's figures
                     values |= state.judge(step, fabric.broadcast(score(average)))
