@@ -21,6 +21,7 @@ from spatialgears.config import AssemblyConfig, Config
 from spatialgears.engine import Clock, Progress, child_seed, numpy_rng, silent
 from spatialgears.fitting import CellFeatures, Fitted
 from spatialgears.geometry.ensemble import Ensemble, Mapper
+from spatialgears.metrics.points import spot_pitch
 from spatialgears.processes import rank_and_size
 from spatialgears.types import Features
 from spatialgears.words import number
@@ -224,8 +225,7 @@ def unfilled(coords: NDArray[np.float64], slides: list[NDArray[np.float64]]) -> 
     tree = KDTree(coords)
     shares = []
     for spots in slides:
-        pitch = float(np.median(KDTree(spots).query(spots, k=2)[0][:, 1]))
-        even = pitch * np.sqrt(max(1.0, len(spots) / len(coords)))
+        even = spot_pitch(spots) * np.sqrt(max(1.0, len(spots) / len(coords)))
         shares.append(float((tree.query(spots)[0] > 2 * even).mean()))
     return float(np.mean(shares))
 

@@ -19,6 +19,7 @@ from spatialgears.errors import InputError
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import reference_encoder
 from spatialgears.expression.views import cell_features
+from spatialgears.metrics.points import spot_pitch
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -82,7 +83,7 @@ def by_expression(
     found = spots[index]  # (anchors, k, 2)
     centre = found.mean(1)
     scatter = np.square(found - centre[:, None]).sum(2).mean(1)  # spots that disagree are a poor match
-    return Matches(anchors, centre, 1 / (scatter + lookup.pitch(spots) ** 2))
+    return Matches(anchors, centre, 1 / (scatter + spot_pitch(spots) ** 2))
 
 
 def by_shape(

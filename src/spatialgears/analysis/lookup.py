@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.spatial import KDTree
 
 from spatialgears.assembly.distances import nearest_cells
 from spatialgears.errors import InputError
@@ -152,13 +151,6 @@ def log_expression(adata: AnnData, *, layer: str | None = None, name: str = "ada
     """Log-normalised expression (n, G): counts are scaled to 10,000 and logged, other values taken as they are."""
     matrix, raw = expression(adata, layer=layer, name=name)
     return log_normalise(matrix) if raw else matrix
-
-
-def pitch(coords: NDArray[np.float64]) -> float:
-    """The distance of neighbouring spots: the median distance to the nearest one that lies elsewhere."""
-    distinct = np.unique(coords, axis=0)
-    distance, _ = KDTree(distinct).query(distinct, k=2)
-    return float(np.median(distance[:, 1]))
 
 
 def neighbor_matrix(coords: NDArray[np.float64], k: int) -> sparse.csr_matrix:

@@ -16,6 +16,7 @@ from scipy.stats import mannwhitneyu
 from spatialgears.analysis import lookup
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
+from spatialgears.metrics.points import spot_pitch
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -166,7 +167,7 @@ def marker_enrichment(
         if genes is None
         else lookup.gene_columns(slide, genes, layer=layer, name="slide")
     )
-    pitch = lookup.pitch(coords)
+    pitch = spot_pitch(coords)
     around = KDTree(cells).query_ball_point(coords, within * pitch, return_length=True)
     min_cells = int(np.median(around)) + 1 if min_cells is None else min_cells
     near = around >= min_cells

@@ -14,6 +14,7 @@ from spatialgears.analysis.correspondences import Matches, by_expression, by_sha
 from spatialgears.analysis.similarity import robust_similarity, smooth_deformation
 from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
+from spatialgears.metrics.points import spot_pitch
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -155,7 +156,7 @@ def lay(
     seed: int,
 ) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """The cells (n, 2) on the slide, and the map with its quality."""
-    rng, pitch = numpy_rng(seed, "registration"), lookup.pitch(spots)
+    rng, pitch = numpy_rng(seed, "registration"), spot_pitch(spots)
     source, places = coords[matches.cells], matches.places
     if np.ptp(source, axis=0).max() == 0 or np.ptp(places, axis=0).max() == 0:
         raise InputError("All matches lie at one point.", "Check the places of cells and spots.")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import KDTree
 
 from spatialgears.engine import numpy_rng
+from spatialgears.metrics.points import spot_pitch
 
 ROUNDS = 60  # pairs of orthogonal directions; the layout has settled well before
 
@@ -25,9 +25,7 @@ def footprint(slides: Sequence[NDArray[Any]], n_points: int, *, seed: int) -> ND
     share = np.bincount(rng.integers(len(slides), size=n_points), minlength=len(slides))
     parts = []
     for spots, count in zip(slides, share, strict=True):
-        nearest, _ = KDTree(spots).query(spots, k=2)
-        pitch = float(np.median(nearest[:, 1]))
-        blur = (rng.random((count, 2)) - 0.5) * pitch
+        blur = (rng.random((count, 2)) - 0.5) * spot_pitch(spots)
         parts.append(spots[rng.integers(len(spots), size=count)] + blur)
     return np.concatenate(parts)
 

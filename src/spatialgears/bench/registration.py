@@ -24,6 +24,7 @@ from spatialgears.bench.protocols import Task
 from spatialgears.config import Config
 from spatialgears.engine import threads
 from spatialgears.errors import InputError
+from spatialgears.metrics.points import spot_pitch
 from spatialgears.plotting.canvas import plain
 
 #: What is registered, and how.
@@ -113,5 +114,5 @@ def _floor(cells: AnnData, slide: AnnData, truth: NDArray[Any]) -> dict[str, flo
     x, y = x - x.mean(0), truth[kept] - truth[kept].mean(0)
     x = x @ lay_on(x, y)
     x *= (x * y).sum() / np.square(x).sum()
-    error = np.linalg.norm(x - y, axis=1) / lookup.pitch(lookup.places(slide, "spatial", "slide"))
+    error = np.linalg.norm(x - y, axis=1) / spot_pitch(lookup.places(slide, "spatial", "slide"))
     return {"error_median": float(np.median(error)), "error_mean": float(error.mean())}

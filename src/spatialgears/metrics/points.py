@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import KDTree
 from scipy.spatial.distance import pdist
 
 from spatialgears.errors import InputError
@@ -120,3 +121,10 @@ def _one_side(values: ArrayLike, name: str) -> NDArray[np.float32]:
             f"{name}: distances must be finite and not negative.", "Check how they were computed."
         )
     return array
+
+
+def spot_pitch(coords: NDArray[np.float64]) -> float:
+    """The distance of neighbouring spots: the median distance to the nearest one that lies elsewhere."""
+    distinct = np.unique(coords, axis=0)
+    distance, _ = KDTree(distinct).query(distinct, k=2)
+    return float(np.median(distance[:, 1]))

@@ -17,6 +17,7 @@ from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
 from spatialgears.errors import InputError
 from spatialgears.metrics import canonical
+from spatialgears.metrics.points import spot_pitch
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
 from spatialgears.store import versions
@@ -235,7 +236,7 @@ def _summary(model: GEARS, placed: Reconstruction, spacing: float | None) -> lis
 
 def _pitch(spots: Sequence[np.ndarray]) -> float:
     """The distance of neighbouring spots in RMS radii of their slide, the mean of the slides."""
-    return float(np.mean([lookup.pitch(canonical(coords)) for coords in spots]))
+    return float(np.mean([spot_pitch(canonical(coords)) for coords in spots]))
 
 
 def _embedding(facts: Mapping[str, Any]) -> list[Section]:

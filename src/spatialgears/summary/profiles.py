@@ -17,6 +17,7 @@ from spatialgears.analysis.domains import components
 from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
 from spatialgears.fitting import Slide
+from spatialgears.metrics.points import spot_pitch
 from spatialgears.summary.subject import Subject
 from spatialgears.validate import validate_cells
 
@@ -71,7 +72,7 @@ def _kept_spots(known: Sequence[Slide], given: Sequence[AnnData]) -> list[np.nda
     for slide, adata in zip(known, given, strict=True):
         coords = adata.obsm["spatial"]
         gap, rows = KDTree(coords).query(slide.frame.to_slide(slide.coords[slide.anchors]))
-        if gap.max() > 0.1 * lookup.pitch(coords):
+        if gap.max() > 0.1 * spot_pitch(coords):
             raise others
         found.append(rows)
     return found
