@@ -3,13 +3,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import pytest
 
 from spatialgears.bench import limits
 
 
-def use(tmp_path, code: str, *, seconds: float = 20.0, gigabytes: float = 1.0) -> dict:
+def limited(tmp_path, code: str, *, seconds: float = 20.0, gigabytes: float = 1.0) -> list[str]:
     spec = {
         "command": [sys.executable, "-I", "-S", "-c", code],
         "seconds": seconds,
@@ -17,8 +19,19 @@ def use(tmp_path, code: str, *, seconds: float = 20.0, gigabytes: float = 1.0) -
         "log": str(tmp_path / "log"),
         "usage": str(tmp_path / "usage"),
     }
-    subprocess.run([sys.executable, "-I", "-S", limits.__file__, json.dumps(spec)], check=True)
+    return [sys.executable, "-I", "-S", limits.__file__, json.dumps(spec)]
+
+
+def use(tmp_path, code: str, **limits_of_it: float) -> dict:
+    subprocess.run(limited(tmp_path, code, **limits_of_it), check=True)
     return json.loads((tmp_path / "usage").read_text()) | {"log": (tmp_path / "log").read_text()}
+
+
+def soon(happened: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 20
+    while not happened() and time.monotonic() < end:
+        time.sleep(0.05)
+    return happened()
 
 
 def test_what_was_used_is_told(tmp_path):
@@ -39,6 +52,17 @@ def test_time_is_limited_for_the_command_and_all_it_starts(tmp_path):
     )
     used = use(tmp_path, code, seconds=1.0)
     assert used["timeout"] and used["code"] < 0 and used["seconds"] < 10
+
+
+def test_a_command_does_not_outlive_the_benchmark_that_started_it(tmp_path):
+    command = limited(tmp_path, "import time; print('up', flush=True); time.sleep(60)", seconds=60.0)
+    wait = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", wait, *command]) as caller:
+        assert soon(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "up\n")
+        caller.kill()
+    assert soon(lambda: (tmp_path / "usage").exists() and (tmp_path / "usage").read_text().endswith("}"))
+    used = json.loads((tmp_path / "usage").read_text())
+    assert used["code"] == -9 and not used["timeout"] and used["seconds"] < 30
 
 
 def test_memory_is_limited(tmp_path):

@@ -16,9 +16,11 @@ import subprocess
 import sys
 import time
 
+LOOK = 0.5  # seconds between two looks at the clock
+
 
 def run_limited(command: list[str], *, seconds: float, gigabytes: float, log: str) -> dict[str, float | bool]:
-    """Run ``command`` with its output in ``log``; kill it, and all it started, when the time is over.
+    """Run ``command`` with its output in ``log``; kill it, and all it started, when the time is over or the caller gone.
 
     The memory limit is on data (heap and private mappings) rather than on address space, most of which torch
     and jax reserve and never touch.
@@ -32,7 +34,7 @@ def run_limited(command: list[str], *, seconds: float, gigabytes: float, log: st
         size = int(gigabytes * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
-    start, timeout = time.monotonic(), False
+    start, timeout, caller = time.monotonic(), False, os.getppid()
     with open(log, "wb") as output:
         child = subprocess.Popen(
             command,
@@ -47,15 +49,16 @@ def run_limited(command: list[str], *, seconds: float, gigabytes: float, log: st
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
 
-    def on_alarm(*_: object) -> None:
+    def look(*_: object) -> None:
         nonlocal timeout
-        timeout = True
-        kill()
+        timeout = time.monotonic() - start >= seconds
+        if timeout or os.getppid() != caller:
+            kill()
 
-    signal.signal(signal.SIGALRM, on_alarm)
+    signal.signal(signal.SIGALRM, look)
     signal.signal(signal.SIGINT, kill)
     signal.signal(signal.SIGTERM, kill)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, min(LOOK, seconds), LOOK)
     _, status, usage = os.wait4(child.pid, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)
     elapsed = time.monotonic() - start
