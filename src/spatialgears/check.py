@@ -15,6 +15,7 @@ from spatialgears.config import Config, Preset
 from spatialgears.cost import Cost, predict_cost
 from spatialgears.validate import ValidInputs, input_names, validate_inputs
 from spatialgears.validate.sampling import judge_all, named, sample_cells
+from spatialgears.validate.together import Likeness, depths
 from spatialgears.words import duration, number, size
 
 if TYPE_CHECKING:
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 
 #: Moran's I from which a gene is called spatial.
 SPATIAL = 0.1
-
-#: Correlation of log mean expression from which slides and cells are taken to be of one tissue.
-AGREEING = 0.4
-
-#: Depth of spots, relative to cells, below which they are called shallow.
-SHALLOW = 0.7
 
 
 @dataclass(frozen=True)
@@ -59,6 +54,8 @@ class CheckReport:
         Median depth of spots over that of cells; None without cells or counts.
     agreement
         Pearson correlation between slides and cells of the log mean expression of genes; None without cells.
+    coexpression
+        The same of the correlations between genes, over what their noise allows; None without cells, or where all is noise.
     odd
         What is odd, in words; empty if nothing is.
     cost
@@ -73,6 +70,7 @@ class CheckReport:
     spatial_genes: int
     depth_ratio: float | None
     agreement: float | None
+    coexpression: float | None
     odd: list[str]
     cost: Cost
 
@@ -159,6 +157,7 @@ def check_inputs(
         share = cells.n_obs / len(valid.empty_cells)  # of very many cells some were looked at
         placed = replace(placed, observations=cells.n_obs, empty=round(placed.empty * share))
     cost = cost_of(valid, config, n_cells=0 if cells is None else cells.n_obs)
+    likeness = Likeness.of(valid)
     report = CheckReport(
         slides=summaries,
         cells=placed,
@@ -166,12 +165,17 @@ def check_inputs(
         shared_genes=len(valid.genes),
         panel_genes=panel,
         spatial_genes=int((moran > SPATIAL).sum()),
-        depth_ratio=depth_ratio(valid),
-        agreement=agreement_of(valid),
+        **asdict(likeness),
         odd=[],
         cost=cost,
     )
-    report.odd.extend([*valid.warnings, *_odd(report, valid, config), *_foreseen(moran, len(slides), config)])
+    odd = [
+        *valid.warnings,
+        *likeness.odd(config),
+        *_odd(report, valid),
+        *_foreseen(moran, len(slides), config),
+    ]
+    report.odd.extend(odd)
     return report
 
 
@@ -203,33 +207,11 @@ def _summary(
         name=name,
         observations=counts.shape[0],
         genes=n_genes,
-        depth=float(np.median(_depths(counts))),
+        depth=float(np.median(depths(counts))),
         detected=float(np.median(np.diff(counts.indptr))),
         empty=int(empty.sum()),
         spacing=spacing,
     )
-
-
-def _depths(counts: sparse.csr_matrix) -> np.ndarray:
-    return np.asarray(counts.sum(axis=1)).ravel()
-
-
-def depth_ratio(valid: ValidInputs) -> float | None:
-    """Median depth of spots over that of cells; None without cells or counts."""
-    if valid.cells is None or valid.kind != "counts":
-        return None
-    spots = np.concatenate([_depths(slide) for slide in valid.slides])
-    return float(np.median(spots) / max(np.median(_depths(valid.cells)), 1))
-
-
-def agreement_of(valid: ValidInputs) -> float | None:
-    """Correlation between slides and cells of the log mean expression of genes; None where it has no meaning."""
-    if valid.cells is None or "scaled" in valid.forms:
-        return None
-    both = (sparse.vstack(valid.slides), valid.cells)
-    means = [np.asarray(matrix.mean(axis=0, dtype=np.float64)).ravel() for matrix in both]
-    logs = [np.log1p(1e4 * mean / max(mean.sum(), 1e-12)) for mean in means]
-    return float(np.corrcoef(*logs)[0, 1]) if all(log.std() > 1e-6 for log in logs) else None
 
 
 def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
@@ -251,23 +233,8 @@ def _foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
     return not_held_out(geometry.crossfit > 0 or slides, slides, n_slides=n_slides) + weak_signal(moran)
 
 
-def unlike(ratio: float | None, agreement: float | None, config: Config) -> list[str]:
-    """Whether slides and cells may not belong together, or be swapped, in words.
-
-    By :func:`depth_ratio` and :func:`agreement_of`.
-    """
+def _odd(report: CheckReport, valid: ValidInputs) -> list[str]:
     odd = []
-    if ratio is not None and ratio < SHALLOW and config.expression.thinning:
-        odd.append(
-            f"Spots have {ratio:.2g} of the depth of cells; thinning cannot deepen them. Were slides and cells swapped?"
-        )
-    if agreement is not None and agreement < AGREEING:
-        odd.append(f"Mean expression of slides and cells hardly agrees (r = {agreement:.2f}): one tissue?")
-    return odd
-
-
-def _odd(report: CheckReport, valid: ValidInputs, config: Config) -> list[str]:
-    odd = unlike(report.depth_ratio, report.agreement, config)
     if report.spatial_genes < 10:
         odd.append(f"Only {report.spatial_genes} genes vary over the slides (Moran's I above {SPATIAL}).")
     matrices = [*valid.slides, *([valid.cells] if valid.cells is not None else [])]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from spatialgears import selfcheck, store
-from spatialgears.check import agreement_of, cost_of, depth_ratio, unlike
+from spatialgears.check import cost_of
 from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.cost import predict_cost, require_memory
 from spatialgears.engine import Progress, threads
@@ -24,6 +24,7 @@ from spatialgears.reconstruction import Reconstruction
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.validate import input_names, validate_cells, validate_inputs
 from spatialgears.validate.sampling import judge_all, named, sample_cells
+from spatialgears.validate.together import Likeness
 from spatialgears.words import number
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class GEARS:
         )
         judge_all(cells, layer=layer, normalised=normalised, name=names[-1])
         require_memory(cost_of(inputs, self.config))
-        inputs.warnings.extend(unlike(depth_ratio(inputs), agreement_of(inputs), self.config))
+        inputs.warnings.extend(Likeness.of(inputs).odd(self.config))
         with threads(self.config.threads), shown(progress) as told:
             self._fitted = fit_model(
                 inputs,

@@ -50,6 +50,22 @@ def test_own_cells_under_a_protocol_with_an_own_method(gears, plane, tmp_path):
     assert again.stderr == ""  # nothing ran
 
 
+def test_some_of_the_tasks_and_what_was_kept(gears, plane, tmp_path):
+    plane(400).write_h5ad(tmp_path / "cells.h5ad")
+    given = ["pseudo-visium", "--sc", str(tmp_path / "cells.h5ad"), "-m", f"{FAKES}:noisy", "--seeds", "1"]
+    some = gears(*given, "--task", "hex", "--task", "no such")
+    assert "### pseudo-visium: cells, hex 0.55" in some.stdout and "square" not in some.stdout
+    kept = gears("tables")
+    assert kept.stdout.strip() == some.stdout.strip() and kept.stderr == ""
+    with pytest.raises(InputError, match="There are: cells, square 0.55; cells, hex 0.55"):
+        gears(*given, "--task", "moon")
+
+
+def test_a_folder_without_rows_has_no_tables(gears):
+    with pytest.raises(InputError, match="holds no rows"):
+        gears("tables")
+
+
 def test_the_list_names_experiments_methods_and_peers(gears):
     text = gears("--list").stdout
     assert all(

@@ -24,6 +24,7 @@ _APART = {
     "refiner": "the generator, and diffusion over it: start noise, steps, samples averaged (its Table 2)",
     "scaling": "time, memory and accuracy from 10,000 to a million cells; neighbour searches; two processes",
     "analyses": "seconds of each function of sg.tl at 100,000 cells",
+    "tables": "the tables of all rows kept in the output folder; nothing is run",
     "registration": "cells laid on the slide: how far from the truth, in spot pitches",
 }
 
@@ -45,6 +46,10 @@ def bench(
     ] = False,
     method: Annotated[
         list[str] | None, typer.Option("--method", "-m", metavar="NAME", help="What to run; repeatable.")
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", metavar="TEXT", help="Only tasks whose name holds this text; repeatable."),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, max=100, help="Number of seeds.")] = 3,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed before.")] = False,
@@ -119,6 +124,9 @@ def bench(
         each = (time_limit * 60, memory_limit, threads)
         _scaling(sizes, method or ["default"], out=out, cache=peer_cache, limits=each)
         return
+    if experiment == "tables":
+        _kept(out)
+        return
     if experiment in _APART:
         preset = (method or ["default"])[0]
         _apart(experiment, data=data, simulated=simulated, out=out, preset=preset, seeds=seeds)
@@ -139,7 +147,7 @@ def bench(
     )
     methods = choose(method or EXPERIMENTS[experiment].methods, setup)
     own = _own_tasks(experiment, st or [], sc, types=types, known=known, order=order) if st or sc else None
-    tasks = own or tasks_of(experiment, root=data, simulated=simulated)
+    tasks = _only(task or [], own or tasks_of(experiment, root=data, simulated=simulated))
     store, limits = Store(out), Limits(time_limit * 60, memory_limit, threads)
     rows = run(tasks, methods, store, seeds=range(seeds), limits=limits, retry=retry, report=_tell)
     text = tables(rows, columns=EXPERIMENTS[experiment].columns)
@@ -152,6 +160,16 @@ def bench(
         emit_json(rows)
     else:
         typer.echo(text)
+
+
+def _only(wanted: Sequence[str], tasks: Callable[[int], Iterable[Task]]) -> Callable[[int], Iterable[Task]]:
+    """The tasks whose name holds one of the texts; all where none is given."""
+    if not wanted:
+        return tasks
+    names = [task.name for task in tasks(0)]
+    if not any(text in name for text in wanted for name in names):
+        raise InputError(f"No task is called {' or '.join(wanted)}.", f"There are: {'; '.join(names)}.")
+    return lambda seed: [task for task in tasks(seed) if any(text in task.name for text in wanted)]
 
 
 def _tell(row: dict[str, Any]) -> None:
@@ -203,6 +221,17 @@ def _own_tasks(
         "pseudo-visium takes --sc (cells with coordinates); leave-section-out takes --st twice or more; "
         "unpaired and real-unpaired take --st and --sc.",
     )
+
+
+def _kept(out: Path) -> None:
+    """What benchmarks have left in a folder, as tables."""
+    from spatialgears.bench.store import Store
+    from spatialgears.bench.tables import tables
+
+    rows = [row for row in Store(out).rows() if "task" in row]
+    if not rows:
+        raise InputError(f"{out} holds no rows.", "Give the output folder of a benchmark with --output.")
+    typer.echo(tables(rows))
 
 
 def _apart(

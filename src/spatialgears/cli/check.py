@@ -78,6 +78,7 @@ def _show(report: CheckReport) -> None:
             "genes that vary in space": report.spatial_genes,
             "depth, spot to cell": ratio,
             "agreement of mean expression": report.agreement,
+            "agreement of genes that go together": report.coexpression,
         },
     )
     output.lines(

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import anndata as ad
+import numpy as np
+import pytest
+from scipy import sparse
+
+from spatialgears.config import Config
+from spatialgears.datasets import simulate_tissue
+from spatialgears.validate import validate_inputs
+from spatialgears.validate.together import AGREEING, TOGETHER, Likeness
+
+
+def likeness(slides: list[ad.AnnData], cells: ad.AnnData | None, **options: object) -> Likeness:
+    return Likeness.of(validate_inputs(slides, cells, **options))
+
+
+@pytest.fixture(scope="module")
+def tissue():
+    return simulate_tissue(n_cells=600, n_genes=120, n_sections=2, spots=250, seed=0)
+
+
+def told(found: Likeness) -> str:
+    return "\n".join(found.odd(Config()))
+
+
+def with_genes_exchanged(cells: ad.AnnData) -> ad.AnnData:
+    """Each gene under the name of one whose mean is about the same: what a wrong look-up of names leaves."""
+    order = np.argsort(np.asarray(cells.X.mean(0)).ravel())
+    partner = np.arange(len(order))
+    partner[order[:-1:2]], partner[order[1::2]] = order[1::2], order[:-1:2]
+    return ad.AnnData(cells.X[:, partner], obs=cells.obs, var=cells.var)
+
+
+def test_one_tissue_is_alike_in_everything(tissue):
+    found = likeness(tissue.slides, tissue.cells)
+    assert found.coexpression is not None and 0.75 < found.coexpression <= 1
+    assert found.agreement is not None and found.agreement > 0.8
+    assert told(found) == ""
+
+
+def test_exchanged_genes_are_seen_by_what_goes_together_alone(tissue):
+    found = likeness(tissue.slides, with_genes_exchanged(tissue.cells))
+    assert found.agreement is not None and found.agreement > AGREEING
+    assert found.coexpression is not None and found.coexpression < 0.3
+    assert told(found).startswith("Genes that go together on the slides do so less in the cells (0.")
+
+
+@pytest.mark.parametrize(("shift", "alike"), [(1.0, True), (4.0, False)])
+def test_a_strong_shift_of_platform_is_told(shift, alike):
+    tissue = simulate_tissue(n_cells=600, n_genes=120, n_sections=1, spots=250, shift=shift, seed=1)
+    found = likeness(tissue.slides, tissue.cells).coexpression
+    assert found is not None and (found > TOGETHER) == alike
+
+
+def test_shallow_cells_and_few_spots_are_no_reason_to_warn():
+    tissue = simulate_tissue(n_cells=400, n_genes=120, n_sections=1, spots=80, cell_depth=100, seed=2)
+    found = likeness(tissue.slides, tissue.cells)
+    assert found.coexpression is not None and found.coexpression > TOGETHER
+
+
+def test_scales_of_genes_do_not_matter(tissue):
+    slides = [ad.AnnData(np.log1p(s.X.toarray()), obsm=s.obsm, var=s.var) for s in tissue.slides]
+    x = np.log1p(tissue.cells.X.toarray())
+    scales = np.random.default_rng(0).uniform(0.4, 1, x.shape[1])
+    first, second = (
+        likeness(slides, ad.AnnData(y, var=tissue.cells.var), normalised=True).coexpression
+        for y in (x, x * scales)
+    )
+    assert first == pytest.approx(second, abs=1e-4)
+
+
+def test_noise_is_no_evidence(tissue):
+    counts = np.random.default_rng(0).poisson(1.0, (300, tissue.cells.n_vars)).astype(np.float32)
+    noise = ad.AnnData(sparse.csr_matrix(counts), var=tissue.cells.var)
+    assert likeness(tissue.slides, noise).coexpression is None
+
+
+def test_nothing_is_said_of_slides_alone(tissue):
+    assert likeness(tissue.slides, None) == Likeness(None, None, None)
