@@ -68,6 +68,13 @@ def test_sweeps_change_what_they_say(monkeypatch):
         next(protocols.simulated(sweep="weather"))
 
 
+def test_cells_of_another_individual_are_another_task():
+    options = {"n_cells": 80, "n_genes": 60, "n_sections": 1, "spots": 60}
+    same, other = (next(protocols.simulated(unpaired=unpaired, **options)) for unpaired in (False, True))
+    assert (same.name, other.name) == ("simulated", "simulated, other individual")
+    assert same.fingerprint() != other.fingerprint()
+
+
 def test_dissociated_cells_are_scored_by_their_layer(plane):
     cells = plane(200)
     x = cells.obsm["spatial"][:, 0]

@@ -112,7 +112,7 @@ def gears(
     config = Config.preset(preset).with_values([f"threads={threads}", *values, f"seed={seed}"])
     model = GEARS(config).fit(slides=slides, cells=cells)
     placed = model.reconstruct(cells)
-    info = {"config": config.model_dump(mode="json"), "status": placed.status}
+    info = {"config": config.model_dump(mode="json"), "status": placed.status, "warnings": placed.warnings}
     result = {"coords": placed.coords, "radius50": placed.radius50, "radius90": placed.radius90, "info": info}
     if len(placed.samples):
         result["one sample"] = placed.samples[0]

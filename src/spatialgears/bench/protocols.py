@@ -233,7 +233,8 @@ def simulated(*, seed: int = 0, sweep: str | None = None, **options: Any) -> Ite
     for value in SWEEPS[sweep] if sweep else (None,):
         setting = {sweep: value} if sweep else {}
         tissue = datasets.simulate_tissue(seed=seed, **{**options, **setting})
-        name = f"simulated, {sweep} {value:g}" if sweep else "simulated"
+        name = "simulated, other individual" if options.get("unpaired") else "simulated"
+        name += f", {sweep} {value:g}" if sweep else ""
         yield of_tissue("simulated", name, tissue, setting=setting, seeded=True)
 
 
