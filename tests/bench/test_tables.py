@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from spatialgears.bench.tables import table, tables
+from spatialgears.bench.tables import TABLE1, standing, table, tables
 
 
 def row(method, *, kind="peer", status="ok", seed=0, reason="", sees_truth=False, task="t", **metrics):
@@ -81,3 +81,36 @@ def test_columns_can_be_chosen():
 @pytest.mark.parametrize("status", ["failed", "unavailable"])
 def test_a_table_of_failures_alone(status):
     assert f"{status}: no" in table([row("a", status=status, reason="no")])
+
+
+def scores(value: float) -> dict[str, float]:
+    """Every metric of Table 1 so that a larger ``value`` is better."""
+    return {name: 1 - value if name in ("stress1", "swd", "w1_knn") else value for name in TABLE1}
+
+
+def test_where_ours_stands_beside_the_best_of_each_kind():
+    ours = [
+        row("GEARS default", kind="ours", seed=seed, **scores(value)) for seed, value in enumerate((0.8, 0.9))
+    ]
+    close, far = scores(0.84), scores(0.5)
+    rows = [
+        *ours,
+        row("GEARS default: one sample", kind="ours", **scores(0.99)),
+        row("simple", kind="reference", **{**far, "swd": 0.01}),
+        row("simpler", kind="reference", **scores(0.4)),
+        row("ceiling", kind="reference", sees_truth=True, **scores(1.0)),
+        row("peer", **{**far, "trust": close["trust"]}),
+        row("failed", status="failed"),
+    ]
+    found = cells(standing(rows), "t")
+    assert found["GEARS default"] == "0.850 ± 0.071"
+    assert found["best reference"] == "simple 0.500" and found["best peer"] == "peer 0.500"
+    assert found["first, of ten metrics"] == "9"  # all but SWD
+    assert found["by more than the spread"] == "8"  # nor Trust, where a peer comes close
+    assert cells(standing([ours[0], *rows[3:]]), "t")["by more than the spread"] == "one seed"
+
+
+def test_nothing_stands_without_rivals():
+    ours = row("GEARS default", kind="ours", **scores(0.9))
+    depth = row("GEARS default", kind="ours", depth_axis=0.3), row("a", depth_axis=0.2)
+    assert all(len(standing(rows).splitlines()) == 2 for rows in ([ours], depth))

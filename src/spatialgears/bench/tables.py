@@ -44,12 +44,9 @@ _KINDS = ("ours", "other", "reference", "peer")
 
 def tables(rows: Iterable[Row], *, columns: Sequence[str] | None = None) -> str:
     """One Markdown table per task, under a heading."""
-    by_task: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        by_task.setdefault((row["protocol"], row["task"]), []).append(row)
     parts = [
         f"### {protocol}: {task}\n\n{table(group, columns=columns)}"
-        for (protocol, task), group in by_task.items()
+        for (protocol, task), group in _by_task(rows).items()
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -91,6 +88,66 @@ def table(rows: Sequence[Row], *, columns: Sequence[str] | None = None) -> str:
             + " |"
         )
     return "\n".join(lines)
+
+
+def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
+    """Where a method stands: one line per task, beside the best reference and the best peer by Spearman.
+
+    It is first on a metric if its mean is better than that of every reference and peer, and clearly so if by more than the
+    spread over seeds, its own and the other's; a single seed has no spread.
+    """
+    titles = [
+        "task",
+        method,
+        "best reference",
+        "best peer",
+        "first, of ten metrics",
+        "by more than the spread",
+    ]
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    for (_, task), group in _by_task(rows).items():
+        fair = [row for row in group if "spearman" in row["metrics"] and not row["sees_truth"]]
+        ours = [row for row in fair if row["method"] == method]
+        rivals = {kind: [row for row in fair if row["kind"] == kind] for kind in ("reference", "peer")}
+        if not ours or not any(rivals.values()):
+            continue
+        margins = [_margin(name, ours, [*rivals["reference"], *rivals["peer"]]) for name in TABLE1]
+        clearly = sum(margin > spread for margin, spread in margins) if len(ours) > 1 else "one seed"
+        cells = [
+            task,
+            _cell("spearman", ours, bold=False),
+            *(_leader(rivals[kind]) for kind in ("reference", "peer")),
+            sum(margin > 0 for margin, _ in margins),
+            clearly,
+        ]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def _margin(metric: str, ours: Sequence[Row], others: Sequence[Row]) -> tuple[float, float]:
+    """By how much we are better than whoever comes closest, and the larger spread of the two."""
+    ((mean, spread),) = summary(ours, metric).values()
+    sign = 1 if METRICS[metric][1] else -1
+    return min(
+        (sign * (mean - other), max(spread, theirs)) for other, theirs in summary(others, metric).values()
+    )
+
+
+def _leader(rows: Sequence[Row]) -> str:
+    """Who has the largest Spearman, and how large."""
+    found = summary(rows, "spearman")
+    if not found:
+        return "–"
+    name = max(found, key=lambda method: found[method][0])
+    return f"{name} {_cell('spearman', [row for row in rows if row['method'] == name], bold=False)}"
+
+
+def _by_task(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows by protocol and task, as they came."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["protocol"], row["task"]), []).append(row)
+    return groups
 
 
 def summary(rows: Sequence[Row], metric: str) -> dict[str, tuple[float, float]]:

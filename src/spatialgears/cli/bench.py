@@ -226,12 +226,15 @@ def _own_tasks(
 def _kept(out: Path) -> None:
     """What benchmarks have left in a folder, as tables."""
     from spatialgears.bench.store import Store
-    from spatialgears.bench.tables import tables
+    from spatialgears.bench.tables import standing, tables
 
     rows = [row for row in Store(out).rows() if "task" in row]
     if not rows:
         raise InputError(f"{out} holds no rows.", "Give the output folder of a benchmark with --output.")
-    typer.echo(tables(rows))
+    rows.sort(key=lambda row: (row["protocol"], row["task"]))
+    text = f"### Where ours stands, by Spearman\n\n{standing(rows)}\n\n{tables(rows)}"
+    (out / "tables.md").write_text(text)
+    typer.echo(text)
 
 
 def _apart(

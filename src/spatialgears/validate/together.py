@@ -108,7 +108,7 @@ def _coexpression(valid: ValidInputs) -> float | None:
     reliable = [_reliability(x, rng) for x in both]
     if min(reliable) < RELIABLE:
         return None
-    found = np.corrcoef(*(_correlations(x) for x in both))[0, 1] / np.sqrt(reliable[0] * reliable[1])
+    found = _alike(*both) / np.sqrt(reliable[0] * reliable[1])
     return float(np.clip(found, -1, 1))
 
 
@@ -127,13 +127,14 @@ def _scaled(
     return x / np.maximum(x.std(0), 1e-12)
 
 
-def _correlations(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of every two genes, from standardised values (n, g); (g (g - 1) / 2,)."""
-    return (x.T @ x)[np.triu_indices(x.shape[1], 1)] / len(x)
+def _alike(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """Correlation of the correlations between every two genes, from standardised values (n, g) and (m, g)."""
+    pairs = np.triu_indices(a.shape[1], 1)
+    return float(np.corrcoef((a.T @ a)[pairs], (b.T @ b)[pairs])[0, 1])
 
 
 def _reliability(x: NDArray[np.float64], rng: np.random.Generator) -> float:
     """What share of the variance of the correlations is not noise: halves' agreement, for the whole (Spearman-Brown)."""
-    halves = np.array_split(rng.permutation(len(x)), 2)
-    agree = np.corrcoef(*(_correlations(x[half]) for half in halves))[0, 1]
-    return float(2 * agree / (1 + agree)) if agree > 0 else 0.0
+    first, second = np.array_split(rng.permutation(len(x)), 2)
+    agree = _alike(x[first], x[second])
+    return 2 * agree / (1 + agree) if agree > 0 else 0.0
