@@ -61,7 +61,10 @@ def test_every_section_is_held_out_in_turn(plane):
 
 def test_sweeps_change_what_they_say(monkeypatch):
     monkeypatch.setitem(protocols.SWEEPS, "cell_depth", (50, 800))
-    low, high = protocols.simulated(sweep="cell_depth", n_cells=80, n_genes=60, n_sections=1, spots=60)
+    options = {"n_cells": 80, "n_genes": 60, "n_sections": 1, "spots": 60}
+    low, high = protocols.simulated(sweep="cell_depth", **options)
+    (one,) = protocols.simulated(sweep="shift", values=(3.0,), unpaired=True, **options)
+    assert one.name == "simulated, other individual, shift 3" and one.setting == {"shift": 3.0}
     assert low.setting == {"cell_depth": 50} and high.cells.X.sum() > 5 * low.cells.X.sum()
     assert low.seeded and low.types == "cell_type"
     with pytest.raises(InputError, match="no sweep"):

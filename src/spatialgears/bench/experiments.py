@@ -31,6 +31,7 @@ TABLE2 = (
     "trust",
     "cont",
 )
+STRONG = 3.0  # a shift between platforms at which accuracy falls
 SIMULATED: dict[str, Any] = {"n_cells": 1000, "n_genes": 200, "n_sections": 1, "spots": 350}
 
 
@@ -109,6 +110,7 @@ def _grids(root: Root, seed: int) -> Iterator[Task]:
 
 def _unpaired(root: Root, seed: int) -> Iterator[Task]:
     yield from protocols.simulated(seed=seed, unpaired=True, **SIMULATED)
+    yield from protocols.simulated(seed=seed, unpaired=True, sweep="shift", values=(STRONG,), **SIMULATED)
     yield from _all_of(*_STARMAP)(root, seed)
 
 

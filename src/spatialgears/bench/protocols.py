@@ -214,7 +214,9 @@ SWEEPS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def simulated(*, seed: int = 0, sweep: str | None = None, **options: Any) -> Iterator[Task]:
+def simulated(
+    *, seed: int = 0, sweep: str | None = None, values: Sequence[float] | None = None, **options: Any
+) -> Iterator[Task]:
     """Simulated tissue with known truth; a sweep varies domain shift, composition, depth or spots.
 
     Parameters
@@ -223,6 +225,8 @@ def simulated(*, seed: int = 0, sweep: str | None = None, **options: Any) -> Ite
         Decides the tissue.
     sweep
         A key of :data:`SWEEPS`, or None for one task with the simulator's own values.
+    values
+        Of the sweep; its own if None.
     options
         Passed on to :func:`spatialgears.datasets.simulate_tissue`.
     """
@@ -230,7 +234,7 @@ def simulated(*, seed: int = 0, sweep: str | None = None, **options: Any) -> Ite
         raise InputError(
             f"There is no sweep {sweep!r}; there are {', '.join(SWEEPS)}.", "Choose one of them."
         )
-    for value in SWEEPS[sweep] if sweep else (None,):
+    for value in (values or SWEEPS[sweep]) if sweep else (None,):
         setting = {sweep: value} if sweep else {}
         tissue = datasets.simulate_tissue(seed=seed, **{**options, **setting})
         name = "simulated, other individual" if options.get("unpaired") else "simulated"
