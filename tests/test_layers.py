@@ -17,7 +17,7 @@ ROOT = Path(spatialgears.__file__).parent
 #: A module may import only from rows above its own; modules of one row do not know each other.
 LAYERS = [
     ["_version", "errors", "machine", "types", "words"],
-    ["config"],
+    ["coexpression", "config"],
     ["engine", "processes"],
     ["progress"],
     ["metrics", "validate"],
@@ -52,6 +52,7 @@ EDGES |= {"summary", "run", "bench", "cli"}
 FORBIDDEN = {
     "errors": {"torch", "numpy"},
     "config": {"torch", "numpy"},
+    "coexpression": {"torch"},
     "metrics": {"torch", "spatialgears.engine"},
     "supervision": {"torch.nn.Module", "torch.optim", "spatialgears.expression"},
     "geometry": {"spatialgears.expression"},

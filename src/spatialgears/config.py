@@ -37,6 +37,10 @@ class ExpressionConfig(_Stage):
     gene_weights: Literal["moran", "none"] = Field(
         "moran", description="weight genes by the square root of Moran's I"
     )
+    gene_agreement: bool = Field(
+        True,
+        description="where slides and cells are unlike, genes count by how alike they go together with others in both",
+    )
     moran_neighbors: Annotated[int, Field(ge=2, le=100)] = 6
     min_detection: Fraction = Field(
         0.05,
@@ -583,6 +587,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "expression": {  # Shared Encoder (Stage A)
             "n_genes": 10_000_000,  # section 2: all G shared genes
             "gene_weights": "none",
+            "gene_agreement": False,
             "signal": "none",
             "pull": 0.0,
             "min_detection": 0.0,

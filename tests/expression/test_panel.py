@@ -8,7 +8,7 @@ from sklearn.neighbors import kneighbors_graph
 from spatialgears.config import ExpressionConfig
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
-from spatialgears.expression.panel import build_panel, dispersion, morans_i
+from spatialgears.expression.panel import alike_in_cells, build_panel, dispersion, morans_i
 
 
 def _build(tiny, **values):
@@ -93,3 +93,43 @@ def test_variable_genes_are_those_that_vary_more_than_their_mean_lets_expect(tin
     config = ExpressionConfig(gene_selection="variable", n_genes=10)
     panel, columns = build_panel(tiny.slides, tiny.coords, tiny.cells, genes=tiny.genes, config=config)
     assert len(columns) == 10 and (np.diff(panel.morans_i) > 0).any()
+
+
+def _counts(n: int, *, seed: int, loadings: np.ndarray) -> sp.csr_matrix:
+    """Profiles of genes driven by programmes (k, g)."""
+    rng = np.random.default_rng(seed)
+    rates = np.exp(0.7 * rng.standard_normal((n, len(loadings))) @ loadings)
+    return sp.csr_matrix(rng.poisson(2000 * rates / rates.sum(1, keepdims=True)).astype(np.float32))
+
+
+def test_genes_count_alike_where_slides_and_cells_are_alike():
+    loadings = np.random.default_rng(0).standard_normal((3, 40))
+    slides, cells = (
+        [_counts(300, seed=s, loadings=loadings) for s in (1, 2)],
+        _counts(400, seed=3, loadings=loadings),
+    )
+    assert (alike_in_cells(slides, cells) == 1).all()
+    assert (alike_in_cells([x.toarray() for x in slides], cells.toarray()) == 1).all()
+
+
+def test_genes_that_go_another_way_in_unlike_cells_count_less():
+    loadings = np.random.default_rng(0).standard_normal((3, 40))
+    other = loadings.copy()
+    other[:, :25] = np.random.default_rng(1).standard_normal((3, 25))
+    slides, cells = (
+        [_counts(300, seed=s, loadings=loadings) for s in (1, 2)],
+        _counts(400, seed=3, loadings=other),
+    )
+    weights = alike_in_cells(slides, cells)
+    assert weights.shape == (40,) and weights.min() > 0 and weights.max() <= 1
+    assert np.median(weights[:25]) < 0.6 * np.median(weights[25:])
+
+
+def test_agreement_weighs_the_panel_if_asked(tiny):
+    strange = tiny.cells[:, np.random.default_rng(0).permutation(tiny.cells.shape[1])]
+    given = {"genes": tiny.genes, "slides": tiny.slides, "coords": tiny.coords, "cells": strange}
+    (on, columns), (off, same) = (
+        build_panel(**given, config=ExpressionConfig(gene_agreement=asked)) for asked in (True, False)
+    )
+    assert (columns == same).all() and not np.allclose(on.weights, off.weights)
+    assert np.mean(on.weights**2) == pytest.approx(1, rel=1e-5)

@@ -129,6 +129,7 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "without diffusion": ("geometry.refiner=none", "assembly.steps=0"),
     "without thinning": ("expression.thinning=false",),
     "without gene weights": ("expression.gene_weights=none",),
+    "without gene agreement": ("expression.gene_agreement=false",),
     "cells as they are": ("expression.pull=0",),
     "every gene as it is": ("expression.signal=none",),
     "scaled to 10,000": ("expression.target_sum=10000",),

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
+from spatialgears.coexpression import agreement, agreement_by_gene, best_detected, standardised
 from spatialgears.config import ExpressionConfig
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import Matrix, log_normalise
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 #: More shared genes than this is a whole transcriptome; a targeted panel is used as it was chosen.
 WHOLE_TRANSCRIPTOME = 1000
+#: Agreement of what goes together on slides and in cells from which all genes are trusted, and up to which only as far as
+#: each agrees; and the least that a gene then counts for.
+ALIKE, UNLIKE, LEAST = 0.75, 0.25, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +34,8 @@ class Panel:
     genes
         (G,) names.
     weights
-        (G,) float32 with mean square one: the square root of Moran's I, or ones.
+        (G,) float32 with mean square one: the square root of Moran's I, or ones; less for genes that go together with
+        others on the slides than in the cells, where slides and cells are unlike.
     morans_i
         (G,) float64, mean over the slides.
     target
@@ -120,7 +125,8 @@ def build_panel(
     genes
         (G,) names of the shared genes.
     config
-        ``n_genes``, ``gene_selection``, ``gene_weights``, ``moran_neighbors``, ``min_detection``, ``target_sum``.
+        ``n_genes``, ``gene_selection``, ``gene_weights``, ``gene_agreement``, ``moran_neighbors``, ``min_detection``,
+        ``target_sum``.
     raw
         False if the matrices hold values that are normalised already.
 
@@ -153,6 +159,8 @@ def build_panel(
     ranked = np.lexsort((-merit, ~usable))  # a silent gene's merit is -inf, and it may be usable
     columns = ranked[: min(config.n_genes, int(usable.sum()))]
     weights = np.sqrt(moran[columns]) if config.gene_weights == "moran" else np.ones(len(columns))
+    if config.gene_agreement:
+        weights = weights * alike_in_cells([x[:, columns] for x in slides], cells[:, columns], raw=raw)
     weights = weights / np.sqrt(np.mean(weights**2))
     logger.info(
         "gene panel: %d of %d shared genes, Moran's I %.2f to %.2f",
@@ -161,6 +169,37 @@ def build_panel(
     target = config.target_sum or typical_depth(cells[:, columns])
     panel = Panel(np.asarray(genes)[columns].astype(str), weights.astype(np.float32), moran[columns], target)
     return panel, columns
+
+
+def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True) -> np.ndarray:
+    """How much each gene counts (G,) where slides and cells are unlike; ones where they are alike.
+
+    What the slides teach of a gene holds for the cells if it goes with the same other genes there
+    (:func:`~spatialgears.coexpression.agreement_by_gene`). Of one tissue and platform, genes differ in that by noise alone, and
+    are left as they are.
+
+    Parameters
+    ----------
+    slides, cells
+        Counts on the panel, (n_i, G) each.
+    raw
+        False if they hold values that are normalised already.
+    """
+    slides, cells = [sp.csr_matrix(x) for x in slides], sp.csr_matrix(cells)
+
+    def profiles(genes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        *spots, others = (standardised(x, genes, scale=raw, log=raw) for x in (*slides, cells))
+        return np.concatenate(spots), others
+
+    alike = agreement(*profiles(best_detected(slides, cells)))
+    if alike is None or alike >= ALIKE:
+        return np.ones(cells.shape[1])
+    by_gene = agreement_by_gene(*profiles(np.arange(cells.shape[1])))
+    trust = min((ALIKE - alike) / (ALIKE - UNLIKE), 1)
+    logger.info(
+        "slides and cells are unlike (%.2f): genes count by how alike they go together with others", alike
+    )
+    return np.maximum(by_gene, LEAST) ** trust
 
 
 def dispersion(x: Matrix, *, bins: int = 20) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Whether slides and cells belong together: by depth, by mean expression, and by the genes that go together.
 
-Self-checks rest on spots and cannot tell whether cells are like them. Correlations between genes can: they need neither
-places nor matching cells, survive another scale of each gene, and differ where tissue, platform or processing do.
+Self-checks rest on spots and cannot tell whether cells are like them; these figures can.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from spatialgears.coexpression import agreement, best_detected, standardised
 from spatialgears.config import Config
 from spatialgears.validate import ValidInputs
-from spatialgears.validate.counts import Form
 
 #: Depth of spots, relative to cells, below which they are called shallow.
 SHALLOW = 0.7
@@ -22,10 +21,6 @@ SHALLOW = 0.7
 AGREEING = 0.4
 #: Agreement of correlations between genes from which slides and cells are taken to be alike.
 TOGETHER = 0.5
-
-GENES = 300  # best detected genes whose correlations are compared
-OBSERVATIONS = 2000  # of each slide, and of the cells
-RELIABLE = 0.05  # correlations that halves of the data agree on less than this are noise
 
 
 @dataclass(frozen=True)
@@ -94,47 +89,11 @@ def _agreement(valid: ValidInputs) -> float | None:
 
 def _coexpression(valid: ValidInputs) -> float | None:
     slides, _, cells = valid.without_empty()
-    if cells is None or cells.shape[0] < 4 or any(slide.shape[0] < 4 for slide in slides):
+    if cells is None:
         return None
-    rng = np.random.default_rng(0)
-    detected = np.minimum(sparse.vstack(slides).getnnz(axis=0), cells.getnnz(axis=0))
-    genes = np.sort(np.argsort(-detected, kind="stable")[: min(GENES, int((detected > 1).sum()))])
-    if len(genes) < 10:
-        return None
-    scaled = [
-        _scaled(matrix, genes, form, rng) for matrix, form in zip([*slides, cells], valid.forms, strict=True)
+    genes = best_detected(slides, cells)
+    profiles = [
+        standardised(matrix, genes, scale=form == "counts", log=form in ("counts", "linear"))
+        for matrix, form in zip([*slides, cells], valid.forms, strict=True)
     ]
-    both = np.concatenate(scaled[:-1]), scaled[-1]
-    reliable = [_reliability(x, rng) for x in both]
-    if min(reliable) < RELIABLE:
-        return None
-    found = _alike(*both) / np.sqrt(reliable[0] * reliable[1])
-    return float(np.clip(found, -1, 1))
-
-
-def _scaled(
-    matrix: sparse.csr_matrix, genes: NDArray[np.int64], form: Form, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Some observations, normalised, their genes standardised."""
-    some = matrix[np.sort(rng.permutation(matrix.shape[0])[:OBSERVATIONS])]
-    x = some[:, genes].toarray().astype(np.float64)
-    if form == "counts":
-        depth = depths(some)
-        x *= (np.median(depth) / depth)[:, None]
-    if form in ("counts", "linear"):
-        x = np.log1p(x)
-    x -= x.mean(0)
-    return x / np.maximum(x.std(0), 1e-12)
-
-
-def _alike(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """Correlation of the correlations between every two genes, from standardised values (n, g) and (m, g)."""
-    pairs = np.triu_indices(a.shape[1], 1)
-    return float(np.corrcoef((a.T @ a)[pairs], (b.T @ b)[pairs])[0, 1])
-
-
-def _reliability(x: NDArray[np.float64], rng: np.random.Generator) -> float:
-    """What share of the variance of the correlations is not noise: halves' agreement, for the whole (Spearman-Brown)."""
-    first, second = np.array_split(rng.permutation(len(x)), 2)
-    agree = _alike(x[first], x[second])
-    return 2 * agree / (1 + agree) if agree > 0 else 0.0
+    return agreement(np.concatenate(profiles[:-1]), profiles[-1])
