@@ -91,9 +91,9 @@ def _coexpression(valid: ValidInputs) -> float | None:
     slides, _, cells = valid.without_empty()
     if cells is None:
         return None
-    genes = best_detected(slides, cells)
+    genes, raw = best_detected(slides, cells), valid.kind == "counts"
     profiles = [
-        standardised(matrix, genes, scale=form == "counts", log=form in ("counts", "linear"))
+        standardised(matrix, genes, scale=raw, log=raw or form == "linear")
         for matrix, form in zip([*slides, cells], valid.forms, strict=True)
     ]
     return agreement(np.concatenate(profiles[:-1]), profiles[-1])
