@@ -43,7 +43,8 @@ def views_of(
     ``bank`` bytes are spent on views drawn beforehand, for those who draw often.
     """
     genes = shared_genes([*slides, cells])
-    config = ExpressionConfig.model_validate({"n_genes": N_GENES, "gene_weights": weights})
+    simple = {"n_genes": N_GENES, "gene_weights": weights, "gene_agreement": False}
+    config = ExpressionConfig.model_validate(simple)
     counts: list[Matrix] = [sp.csr_matrix(slide[:, genes].X) for slide in slides]
     singles = sp.csr_matrix(cells[:, genes].X)
     panel, columns = build_panel(
