@@ -104,6 +104,16 @@ def test_what_is_odd_is_said(slides, cells):
     assert said("hardly agrees", slides, strange)
 
 
+def test_a_missing_figure_is_explained(slides, cells):
+    noise = cells[:30].copy()
+    noise.X = sparse.csr_matrix(np.random.default_rng(0).poisson(1.0, noise.shape).astype(np.float32))
+    alone, few = check_inputs(slides), check_inputs(slides, noise)
+    assert set(alone.unknown.values()) == {"no cells"} and len(alone.unknown) == 3
+    assert few.coexpression is None
+    assert few.unknown == {"coexpression": "noise in the cells: few of them, or shallow"}
+    assert check_inputs(slides, cells).unknown == {}
+
+
 def test_what_a_run_will_warn_of_is_said_before_it(small_tissue, small_config):
     """Counts moved between spots: a signal that is weak; and no slide, or no spot, is held out."""
     from spatialgears.model import GEARS

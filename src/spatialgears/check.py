@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,8 @@ class CheckReport:
         Pearson correlation between slides and cells of the log mean expression of genes; None without cells.
     coexpression
         The same of the correlations between genes, over what their noise allows; None without cells, or where all is noise.
+    unknown
+        Why one of these three is None, by its name.
     odd
         What is odd, in words; empty if nothing is.
     cost
@@ -71,6 +73,7 @@ class CheckReport:
     depth_ratio: float | None
     agreement: float | None
     coexpression: float | None
+    unknown: Mapping[str, str]
     odd: list[str]
     cost: Cost
 
@@ -165,7 +168,10 @@ def check_inputs(
         shared_genes=len(valid.genes),
         panel_genes=panel,
         spatial_genes=int((moran > SPATIAL).sum()),
-        **asdict(likeness),
+        depth_ratio=likeness.depth_ratio,
+        agreement=likeness.agreement,
+        coexpression=likeness.coexpression,
+        unknown=likeness.unknown,
         odd=[],
         cost=cost,
     )
