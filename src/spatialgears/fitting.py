@@ -33,6 +33,7 @@ from spatialgears.selfcheck import SelfCheck
 from spatialgears.store import StoredModel, flatten, part
 from spatialgears.supervision.slides import Frame, canonicalise
 from spatialgears.validate import ValidInputs
+from spatialgears.validate.later import Remembered
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Fitted:
     history: dict[str, list[float]]
     warnings: list[str]
     embedding: dict[str, Any]
+    remembered: Remembered | None = None  # models of older versions have none
 
     def features(
         self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
@@ -114,6 +116,9 @@ class Fitted:
             tensors |= flatten("encoder", self.encoder.state_dict())
         if self.confidence is not None:
             tensors |= flatten("confidence", self.confidence.tensors())
+        if self.remembered is not None:
+            arrays = self.remembered.arrays()
+            tensors |= flatten("inputs", {name: torch.from_numpy(array) for name, array in arrays.items()})
         return tensors
 
     def meta(self) -> dict[str, Any]:
@@ -146,6 +151,7 @@ class Fitted:
             frame = Frame(one["centre"].numpy(), float(one["scale"]))
             slides.append(Slide(one["coords"].numpy(), one["anchors"].numpy(), one["features"], frame))
         confidence = part("confidence", tensors)
+        remembered = {name: one.numpy() for name, one in part("inputs", tensors).items()}
         return cls(
             panel=Panel(
                 stored.genes,
@@ -167,6 +173,7 @@ class Fitted:
             history=meta["history"],
             warnings=meta["warnings"],
             embedding=meta["embedding"],
+            remembered=Remembered.from_arrays(remembered) if remembered else None,
         )
 
 
@@ -345,6 +352,7 @@ def fit_model(
         embedding=embedded.summary() | {"reach": float(nearest.reach) if nearest else None}
         if embedded
         else {},
+        remembered=Remembered.of(spots, cells, forms=inputs.forms, raw=raw),
     )
 
 
