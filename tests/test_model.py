@@ -337,6 +337,18 @@ def test_progress_can_be_shown(small_model, small_tissue, capsys):
     assert "/" in capsys.readouterr().err
 
 
+def test_what_is_odd_is_said_before_the_work(small_model, small_config, small_tissue, stranger, capsys):
+    small_model.reconstruct(stranger, progress=True)
+    assert capsys.readouterr().err.startswith("Odd\n  - ")
+    config = small_config.with_values({"geometry": {"steps": 1, "refiner_steps": 1, "nearest": False}})
+    model = GEARS(config).fit(small_tissue.slides[0], small_tissue.cells, progress=True)
+    odd, shared, alone, first, *_ = capsys.readouterr().err.splitlines()
+    assert (odd, shared) == ("Odd", f"  - {model.warnings_[0]}")
+    assert alone.startswith("  - There is one slide: ") and first.startswith("geometry")
+    told = model.reconstruct(small_tissue.cells).warnings
+    assert alone.removeprefix("  - ") in told and len(set(told)) == len(told)
+
+
 def test_places_come_with_what_speaks_against_them(small_result, small_model):
     assert small_result.warnings[: len(small_model.warnings_)] == small_model.warnings_
     assert [text.split(":")[0] for text in small_result.self_check] == [

@@ -14,6 +14,7 @@ from scipy import sparse
 from torch import Tensor
 
 from spatialgears.assembly.confidence import Confidence
+from spatialgears.check import foreseen
 from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
 from spatialgears.examining import examine, set_reach
@@ -29,6 +30,7 @@ from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.geometry.training import train_geometry
+from spatialgears.progress import tell_odd
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.store import StoredModel, flatten, part
 from spatialgears.supervision.slides import Frame, canonicalise
@@ -268,6 +270,7 @@ def fit_model(
     if config.geometry.inputs == "embedding":
         settings = settings.model_copy(update={"n_genes": settings.encoder_genes})
     panel, columns = build_panel(spots, places, cells, genes=inputs.genes, config=settings, raw=raw)
+    tell_odd(progress, [*inputs.warnings, *foreseen(panel.morans_i, len(spots), config)])
     spots, cells = [counts[:, columns] for counts in spots], cells[:, columns]
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     fabric, data = make_fabric(config), "" if checkpoint is None else inputs.digest()

@@ -19,7 +19,7 @@ from spatialgears.errors import GearsError, RunError
 from spatialgears.expression.panel import Panel
 from spatialgears.fitting import Fitted, fit_model
 from spatialgears.placing import place
-from spatialgears.progress import shown
+from spatialgears.progress import shown, tell_odd
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.validate import input_names, validate_cells, validate_inputs
@@ -209,6 +209,7 @@ class GEARS:
             some = counts if rows is None else counts[rows]
             odd = fitted.remembered.odd(some, config, missing=missing, raw=fitted.raw)
         with threads(config.threads) as workers, threads(1), shown(progress) as told:
+            tell_odd(told, odd)
             placed = place(fitted, counts, config, missing=missing, workers=workers, progress=told)
         found = Reconstruction(
             obs_names=np.asarray(cells.obs_names, dtype=str),
