@@ -72,6 +72,7 @@ def test_reports_read_well(slides, cells):
     assert odd == ["Odd", "  - Only 40 genes are shared; places will be coarse."]
     alone = repr(check_inputs(slides[0])).splitlines()
     assert alone[0] == "1 slide with 150 spots: counts"
+    assert alone[-1].startswith("  - There is one slide:")
 
 
 def test_the_panel_is_as_large_as_the_configuration_allows(slides, cells):
@@ -92,16 +93,26 @@ def test_what_is_odd_is_said(slides, cells):
     assert said(
         "Spots have 0.2 of the depth", [tissue(150, depth=400, seed=1)], tissue(150, depth=2000, seed=2)
     )
-    assert said("slide 1 and slide 2 hold the same values", [slides[0], slides[0].copy()], cells)
-    assert said("slide 1 and the cells hold the same values", [slides[0]], slides[0].copy())
+    assert said("the cells: 100% of them have exactly the values of spots of slide 1", slides, slides[0])
+    assert said("There is one slide", slides[:1], cells) and not said("There is one slide", slides, cells)
     shuffled = slides[0].copy()
     shuffled.obsm["spatial"] = np.random.default_rng(0).permutation(shuffled.obsm["spatial"])
-    assert said("Only 0 genes vary over the slides", [shuffled], cells)
+    assert said("Weak spatial signal", [shuffled], cells)
     strange = cells.copy()
     strange.X = sparse.csr_matrix(
         np.random.default_rng(0).poisson(3 * np.random.default_rng(1).gamma(1, 2, 40), (200, 40))
     )
     assert said("hardly agrees", slides, strange)
+
+
+def test_a_missing_figure_is_explained(slides, cells):
+    noise = cells[:30].copy()
+    noise.X = sparse.csr_matrix(np.random.default_rng(0).poisson(1.0, noise.shape).astype(np.float32))
+    alone, few = check_inputs(slides), check_inputs(slides, noise)
+    assert set(alone.unknown.values()) == {"no cells"} and len(alone.unknown) == 3
+    assert few.coexpression is None
+    assert few.unknown == {"coexpression": "noise in the cells: few of them, or shallow"}
+    assert check_inputs(slides, cells).unknown == {}
 
 
 def test_what_a_run_will_warn_of_is_said_before_it(small_tissue, small_config):

@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 
 import spatialgears as sg
+from spatialgears import store
 from spatialgears.errors import GearsError, InputError
 from spatialgears.model import GEARS
 
@@ -236,6 +237,59 @@ def test_slides_and_cells_that_do_not_belong_together_are_a_warning(small_config
     assert "Were slides and cells swapped?" in told and "hardly agrees" in told
 
 
+@pytest.fixture(scope="module")
+def stranger(small_tissue):
+    """Cells whose genes have one another's names."""
+    cells = small_tissue.cells.copy()
+    cells.var_names = cells.var_names[::-1]
+    return cells
+
+
+def test_later_cells_that_do_not_belong_to_the_slides_are_a_warning(
+    small_model, small_result, stranger, small_tissue, tmp_path
+):
+    def told(model, cells):
+        return [one for one in model.reconstruct(cells).warnings if "go together" in one or "agrees" in one]
+
+    found = told(small_model, stranger)
+    assert any(
+        one.startswith("Genes that go together on the slides do so less in the cells") for one in found
+    )
+    small_model.save(tmp_path / "model")
+    assert told(GEARS.load(tmp_path / "model"), stranger) == found
+    assert told(small_model, small_tissue.cells[:120].copy()) == []
+    assert told(small_model, stranger[:99].copy()) == []  # a few need not look like their tissue
+    assert not any("go together" in one for one in small_result.warnings)
+
+
+def test_what_the_fit_said_of_its_cells_is_not_said_twice(small_config, small_tissue, stranger):
+    config = small_config.with_values(
+        {"geometry": {"steps": 1, "refiner_steps": 1, "slide_steps": 0, "crossfit": 1, "nearest": False}}
+    )
+    model = GEARS(config).fit(small_tissue.slides, stranger)
+    for cells in (stranger, stranger[::-1].copy()):
+        placed = model.reconstruct(cells)
+        assert sum("Genes that go together" in one for one in placed.warnings) == 1
+
+
+def test_spots_of_the_slides_given_as_later_cells_are_told(small_model, small_tissue):
+    (told,) = (one for one in small_model.reconstruct(small_tissue.slides[0]).warnings if "own spots" in one)
+    assert told.startswith("the cells: 100% of them have exactly the values of spots of the model's slides")
+
+
+def test_a_model_that_remembers_nothing_of_its_slides_places_cells(small_model, stranger, tmp_path):
+    """As models of older versions do not."""
+    small_model.save(tmp_path / "new")
+    stored = store.load_model(tmp_path / "new")
+    kept = {name: one for name, one in stored.tensors.items() if not name.startswith("inputs.")}
+    assert len(kept) < len(stored.tensors)
+    meta = {
+        key: one for key, one in stored.meta.items() if key not in ("format", "versions", "files", "digest")
+    }
+    store.save_model(tmp_path / "old", store.StoredModel(stored.config, kept, stored.genes, meta))
+    same(GEARS.load(tmp_path / "old").reconstruct(stranger), small_model.reconstruct(stranger))
+
+
 def test_a_checkpoint_of_other_data_is_refused(small_config, small_tissue, tmp_path):
     model = sg.GEARS(small_config).fit(small_tissue.slides, small_tissue.cells, checkpoint=tmp_path)
     other = small_tissue.slides[0].copy()
@@ -281,6 +335,18 @@ def test_progress_can_be_shown(small_model, small_tissue, capsys):
     assert not capsys.readouterr().err
     small_model.reconstruct(cells, progress=True)
     assert "/" in capsys.readouterr().err
+
+
+def test_what_is_odd_is_said_before_the_work(small_model, small_config, small_tissue, stranger, capsys):
+    small_model.reconstruct(stranger, progress=True)
+    assert capsys.readouterr().err.startswith("Odd\n  - ")
+    config = small_config.with_values({"geometry": {"steps": 1, "refiner_steps": 1, "nearest": False}})
+    model = GEARS(config).fit(small_tissue.slides[0], small_tissue.cells, progress=True)
+    odd, shared, alone, first, *_ = capsys.readouterr().err.splitlines()
+    assert (odd, shared) == ("Odd", f"  - {model.warnings_[0]}")
+    assert alone.startswith("  - There is one slide: ") and first.startswith("geometry")
+    told = model.reconstruct(small_tissue.cells).warnings
+    assert alone.removeprefix("  - ") in told and len(set(told)) == len(told)
 
 
 def test_places_come_with_what_speaks_against_them(small_result, small_model):

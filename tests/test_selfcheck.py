@@ -16,9 +16,15 @@ def truth():
     return np.random.default_rng(0).uniform(-1, 1, size=(120, 2))
 
 
-def check(spearman: float, reference: float | None = None, *, p_value: float = 0.001) -> SelfCheck:
+def check(
+    spearman: float,
+    reference: float | None = None,
+    *,
+    p_value: float = 0.001,
+    title: str = "Held-out slide 1",
+) -> SelfCheck:
     simple = {} if reference is None else {"spearman": reference}
-    return SelfCheck("t", {"spearman": spearman}, simple, p_value=p_value)
+    return SelfCheck(title, {"spearman": spearman}, simple, p_value=p_value)
 
 
 def test_levels():
@@ -155,7 +161,17 @@ def test_nothing_to_warn_of():
             {"radius90": np.full(10, 1.5)},
             "Wide radii: the 90% radius of a typical cell is 1.50",
         ),
-        ([check(0.9)], {"n_slides": 2}, "No slide is held out as a whole"),
+        ([check(0.9, title="Held-out spots")], {"n_slides": 2}, "No slide is held out as a whole"),
+        (
+            [check(0.9, title="Held-out spots")],
+            {"n_slides": 1},
+            "There is one slide: how well cells of another",
+        ),
+        (
+            [check(0.9)],
+            {"morans_i": np.r_[np.full(9, 0.9), np.zeros(5)]},
+            "Only 9 genes vary over the slides",
+        ),
         ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
         ([check(0.9)], {"unfilled": 0.4}, "use --set assembly.spacing=0."),
         ([check(0.9)], {"unfilled": 0.4, "spaced": False}, "this is expected, as assembly.spacing is 0."),

@@ -116,12 +116,6 @@ def test_columns_that_cells_and_slides_have_are_shown_on_both(content, small_tis
     )
 
 
-def test_one_slide_is_said_to_leave_a_question_open(small_model, small_result, small_tissue):
-    alone = replace(small_result, slides=small_result.slides[:1])
-    found = report_content(small_model, alone, small_tissue.cells)
-    assert any("There is one slide" in line for line in found.summary)
-
-
 def test_columns_worth_colouring_by(small_model, small_result, small_tissue, tmp_path):
     cells = small_tissue.cells.copy()
     cells.obs["one kind"] = "same"

@@ -43,7 +43,9 @@ def test_exchanged_genes_are_seen_by_what_goes_together_alone(tissue):
     found = likeness(tissue.slides, with_genes_exchanged(tissue.cells))
     assert found.agreement is not None and found.agreement > AGREEING
     assert found.coexpression is not None and found.coexpression < 0.3
-    assert told(found).startswith("Genes that go together on the slides do so less in the cells (0.")
+    assert told(found).startswith(
+        "Genes that go together on the slides do so less in the cells (co-expression"
+    )
 
 
 @pytest.mark.parametrize(("shift", "alike"), [(1.0, True), (4.0, False)])
@@ -70,11 +72,39 @@ def test_scales_of_genes_do_not_matter(tissue):
     assert first == pytest.approx(second, abs=1e-4)
 
 
-def test_noise_is_no_evidence(tissue):
-    counts = np.random.default_rng(0).poisson(1.0, (300, tissue.cells.n_vars)).astype(np.float32)
-    noise = ad.AnnData(sparse.csr_matrix(counts), var=tissue.cells.var)
-    assert likeness(tissue.slides, noise).coexpression is None
+def shuffled(cells: ad.AnnData) -> ad.AnnData:
+    """Each gene dealt out anew among the cells: means and depth are kept, and nothing goes together."""
+    x = np.random.default_rng(0).permuted(cells.X.toarray(), axis=0)
+    return ad.AnnData(sparse.csr_matrix(x), var=cells.var)
+
+
+def test_cells_in_which_nothing_goes_together_are_told():
+    tissue = simulate_tissue(n_cells=400, n_genes=300, n_sections=1, spots=250, seed=0)
+    found = likeness(tissue.slides, shuffled(tissue.cells))
+    assert found.noise and found.coexpression is None
+    assert found.unknown == {"coexpression": "noise in the cells"}
+    assert told(found).startswith("In the cells no two genes go together reproducibly")
+
+
+@pytest.mark.parametrize("few", [{"cell_depth": 20}, {"cell_depth": 50}, {"n_cells": 60}])
+def test_too_little_to_tell_is_no_reason_to_warn(few):
+    tissue = simulate_tissue(**{"n_cells": 400, "n_genes": 300, "spots": 250, "seed": 0, **few})
+    for cells in (tissue.cells, shuffled(tissue.cells)):
+        found = likeness(tissue.slides, cells)
+        assert told(found) == ""
+        if found.coexpression is None:
+            assert found.unknown == {"coexpression": "noise in the cells: few of them, or shallow"}
+
+
+def test_noise_on_the_slides_is_no_evidence_against_cells(tissue):
+    slide, rng = tissue.slides[0].copy(), np.random.default_rng(0)
+    slide.X = sparse.csr_matrix(rng.poisson(1.0, slide.shape).astype(np.float32))
+    found = likeness([slide], tissue.cells)
+    assert found.unknown == {"coexpression": "noise on the slides: few spots, or shallow"} and not found.noise
 
 
 def test_nothing_is_said_of_slides_alone(tissue):
-    assert likeness(tissue.slides, None) == Likeness(None, None, None)
+    found = likeness(tissue.slides, None)
+    assert (found.depth_ratio, found.agreement, found.coexpression) == (None, None, None) and told(
+        found
+    ) == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,6 @@ from spatialgears.words import duration, number, size
 
 if TYPE_CHECKING:
     from anndata import AnnData
-
-#: Moran's I from which a gene is called spatial.
-SPATIAL = 0.1
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,8 @@ class CheckReport:
         Pearson correlation between slides and cells of the log mean expression of genes; None without cells.
     coexpression
         The same of the correlations between genes, over what their noise allows; None without cells, or where all is noise.
+    unknown
+        Why one of these three is None, by its name.
     odd
         What is odd, in words; empty if nothing is.
     cost
@@ -71,6 +70,7 @@ class CheckReport:
     depth_ratio: float | None
     agreement: float | None
     coexpression: float | None
+    unknown: Mapping[str, str]
     odd: list[str]
     cost: Cost
 
@@ -145,6 +145,8 @@ def check_inputs(
     )
     if cells is not None:
         judge_all(cells, layer=layer, normalised=normalised, name=names[len(slides)])
+    from spatialgears.selfcheck import SPATIAL  # torch comes with it: only once the input is valid
+
     moran = _morans_i(valid, config)
     panel = min(config.expression.n_genes, len(valid.genes))
     summaries = [
@@ -165,15 +167,18 @@ def check_inputs(
         shared_genes=len(valid.genes),
         panel_genes=panel,
         spatial_genes=int((moran > SPATIAL).sum()),
-        **asdict(likeness),
+        depth_ratio=likeness.depth_ratio,
+        agreement=likeness.agreement,
+        coexpression=likeness.coexpression,
+        unknown=likeness.unknown,
         odd=[],
         cost=cost,
     )
     odd = [
         *valid.warnings,
         *likeness.odd(config),
-        *_odd(report, valid),
-        *_foreseen(moran, len(slides), config),
+        *_memory(cost),
+        *foreseen(moran, len(slides), config),
     ]
     report.odd.extend(odd)
     return report
@@ -216,7 +221,7 @@ def _summary(
 
 def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
     """Moran's I of the panel that a run chooses; without cells, of one chosen by the spots alone."""
-    from spatialgears.expression.panel import build_panel  # torch comes with it: only once the input is valid
+    from spatialgears.expression.panel import build_panel
 
     spots, places, cells = valid.without_empty()
     cells, raw = sparse.vstack(spots) if cells is None else cells, valid.kind == "counts"
@@ -224,8 +229,8 @@ def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
     return panel.morans_i
 
 
-def _foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
-    """What a run will warn of, whatever it finds."""
+def foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
+    """What a run on slides whose genes have these Moran's I (G,) will warn of, whatever it finds."""
     from spatialgears.selfcheck import not_held_out, weak_signal
 
     geometry = config.geometry
@@ -233,24 +238,11 @@ def _foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
     return not_held_out(geometry.crossfit > 0 or slides, slides, n_slides=n_slides) + weak_signal(moran)
 
 
-def _odd(report: CheckReport, valid: ValidInputs) -> list[str]:
-    odd = []
-    if report.spatial_genes < 10:
-        odd.append(f"Only {report.spatial_genes} genes vary over the slides (Moran's I above {SPATIAL}).")
-    matrices = [*valid.slides, *([valid.cells] if valid.cells is not None else [])]
-    names = [*(one.name for one in report.slides), report.cells.name if report.cells else ""]
-    for i, left in enumerate(matrices):
-        for j in range(i + 1, len(matrices)):
-            if (
-                left.shape == matrices[j].shape
-                and left.nnz == matrices[j].nnz
-                and not (left != matrices[j]).nnz
-            ):
-                odd.append(f"{names[i]} and {names[j]} hold the same values.")
+def _memory(cost: Cost) -> list[str]:
     available = psutil.virtual_memory().available
-    if report.cost.peak_bytes > available:
-        odd.append(
-            f"A run needs about {report.cost.peak_bytes / 1e9:.1f} GB, {available / 1e9:.1f} GB are free; "
-            "try --preset quick or fewer genes (--set expression.n_genes=500)."
-        )
-    return odd
+    if cost.peak_bytes <= available:
+        return []
+    return [
+        f"A run needs about {cost.peak_bytes / 1e9:.1f} GB, {available / 1e9:.1f} GB are free; "
+        "try --preset quick or fewer genes (--set expression.n_genes=500)."
+    ]

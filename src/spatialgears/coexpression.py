@@ -7,6 +7,7 @@ tissue, platform or processing do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from scipy import sparse
 
 GENES = 300  # best detected genes whose correlations are compared
 OBSERVATIONS = 2000  # of each slide, and of the cells
+FEWEST = 10  # genes that are worth comparing
 RELIABLE = 0.05  # correlations that halves of the data agree on less than this are noise
 
 
@@ -38,18 +40,50 @@ def standardised(
     return _standard(np.log1p(x) if log else x)
 
 
-def agreement(spots: NDArray[np.float64], cells: NDArray[np.float64], *, seed: int = 0) -> float | None:
-    """Correlation of the correlations between genes in standardised profiles (n, g) and (m, g), over what noise allows.
+@dataclass(frozen=True, eq=False)
+class Correlations:
+    """How genes go together in some profiles, to be compared with others.
 
-    Noise is what halves of the same profiles disagree by. None where there is little else, or next to nothing to compare.
+    Attributes
+    ----------
+    values
+        (g, g) correlations between genes.
+    reliability
+        The share of their variance that is not noise, which is what halves of the profiles disagree by.
     """
-    if spots.shape[1] < 10 or min(len(spots), len(cells)) < 4:
-        return None
+
+    values: NDArray[np.floating]
+    reliability: float
+
+    @classmethod
+    def of(cls, profiles: NDArray[np.float64], rng: np.random.Generator) -> Correlations:
+        """Of standardised profiles (n, g), which are split into halves at random."""
+        reliability = _reliability(profiles, rng) if len(profiles) >= 4 else 0.0
+        return cls(profiles.T @ profiles / max(len(profiles), 1), reliability)
+
+    def among(self, some: NDArray[np.int64]) -> Correlations:
+        """Those between some of the genes."""
+        return Correlations(self.values[np.ix_(some, some)], self.reliability)
+
+    @property
+    def noise(self) -> bool:
+        """Whether there is little else."""
+        return self.reliability < RELIABLE
+
+    def agreement(self, other: Correlations) -> float | None:
+        """Their correlation with others of the same genes, over what noise allows; None for noise or hardly a gene."""
+        if len(self.values) < FEWEST or self.noise or other.noise:
+            return None
+        return float(
+            np.clip(_alike(self.values, other.values) / np.sqrt(self.reliability * other.reliability), -1, 1)
+        )
+
+
+def agreement(spots: NDArray[np.float64], cells: NDArray[np.float64], *, seed: int = 0) -> float | None:
+    """:meth:`Correlations.agreement` of standardised profiles (n, g) and (m, g)."""
     rng = np.random.default_rng(seed)
-    reliable = [_reliability(x, rng) for x in (spots, cells)]
-    if min(reliable) < RELIABLE:
-        return None
-    return float(np.clip(_alike(spots, cells) / np.sqrt(reliable[0] * reliable[1]), -1, 1))
+    first, second = (Correlations.of(profiles, rng) for profiles in (spots, cells))
+    return first.agreement(second)
 
 
 def agreement_by_gene(spots: NDArray[np.float64], cells: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -66,15 +100,14 @@ def _standard(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return x / np.maximum(x.std(0), 1e-12)
 
 
-def _alike(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """Correlation, over all pairs of genes, of their correlations in ``a`` and in ``b``."""
-    pairs = np.triu_indices(a.shape[1], 1)
-    first, second = ((x.T @ x)[pairs] for x in (a, b))
-    return float(np.corrcoef(first, second)[0, 1])
+def _alike(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    """Correlation, over all pairs of genes, of their correlations ``a`` and ``b`` (g, g)."""
+    pairs = np.triu_indices(len(a), 1)
+    return float(np.corrcoef(a[pairs], b[pairs])[0, 1])
 
 
 def _reliability(x: NDArray[np.float64], rng: np.random.Generator) -> float:
     """The share of the correlations' variance that is not noise: agreement of halves, for the whole (Spearman-Brown)."""
-    first, second = (_standard(x[half]) for half in np.array_split(rng.permutation(len(x)), 2))
-    agree = _alike(first, second)
+    halves = (_standard(x[half]) for half in np.array_split(rng.permutation(len(x)), 2))
+    agree = _alike(*(half.T @ half for half in halves))
     return 2 * agree / (1 + agree) if agree > 0 else 0.0

@@ -14,6 +14,7 @@ from scipy import sparse
 from torch import Tensor
 
 from spatialgears.assembly.confidence import Confidence
+from spatialgears.check import foreseen
 from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
 from spatialgears.examining import examine, set_reach
@@ -29,10 +30,12 @@ from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.geometry.training import train_geometry
+from spatialgears.progress import tell_odd
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.store import StoredModel, flatten, part
 from spatialgears.supervision.slides import Frame, canonicalise
 from spatialgears.validate import ValidInputs
+from spatialgears.validate.later import Remembered
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,7 @@ class Fitted:
     history: dict[str, list[float]]
     warnings: list[str]
     embedding: dict[str, Any]
+    remembered: Remembered | None = None  # models of older versions have none
 
     def features(
         self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
@@ -114,6 +118,9 @@ class Fitted:
             tensors |= flatten("encoder", self.encoder.state_dict())
         if self.confidence is not None:
             tensors |= flatten("confidence", self.confidence.tensors())
+        if self.remembered is not None:
+            arrays = self.remembered.arrays()
+            tensors |= flatten("inputs", {name: torch.from_numpy(array) for name, array in arrays.items()})
         return tensors
 
     def meta(self) -> dict[str, Any]:
@@ -146,6 +153,7 @@ class Fitted:
             frame = Frame(one["centre"].numpy(), float(one["scale"]))
             slides.append(Slide(one["coords"].numpy(), one["anchors"].numpy(), one["features"], frame))
         confidence = part("confidence", tensors)
+        remembered = {name: one.numpy() for name, one in part("inputs", tensors).items()}
         return cls(
             panel=Panel(
                 stored.genes,
@@ -167,6 +175,7 @@ class Fitted:
             history=meta["history"],
             warnings=meta["warnings"],
             embedding=meta["embedding"],
+            remembered=Remembered.from_arrays(remembered) if remembered else None,
         )
 
 
@@ -261,6 +270,7 @@ def fit_model(
     if config.geometry.inputs == "embedding":
         settings = settings.model_copy(update={"n_genes": settings.encoder_genes})
     panel, columns = build_panel(spots, places, cells, genes=inputs.genes, config=settings, raw=raw)
+    tell_odd(progress, [*inputs.warnings, *foreseen(panel.morans_i, len(spots), config)])
     spots, cells = [counts[:, columns] for counts in spots], cells[:, columns]
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     fabric, data = make_fabric(config), "" if checkpoint is None else inputs.digest()
@@ -345,6 +355,7 @@ def fit_model(
         embedding=embedded.summary() | {"reach": float(nearest.reach) if nearest else None}
         if embedded
         else {},
+        remembered=Remembered.of(spots, cells, forms=inputs.forms, raw=raw),
     )
 
 

@@ -19,7 +19,7 @@ from spatialgears.errors import GearsError, RunError
 from spatialgears.expression.panel import Panel
 from spatialgears.fitting import Fitted, fit_model
 from spatialgears.placing import place
-from spatialgears.progress import shown
+from spatialgears.progress import shown, tell_odd
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.validate import input_names, validate_cells, validate_inputs
@@ -203,14 +203,20 @@ class GEARS:
             logger.info("%s", note)
         config = self.config.model_copy(update={"assembly": assembly}) if assembly else self.config
         require_memory(predict_cost(0, counts.shape[0], counts.shape[1], config, stored=counts.nnz))
+        odd = []
+        if fitted.remembered is not None:
+            rows = sample_cells(cells, seed=self.config.seed)
+            some = counts if rows is None else counts[rows]
+            odd = fitted.remembered.odd(some, config, missing=missing, raw=fitted.raw)
         with threads(config.threads) as workers, threads(1), shown(progress) as told:
+            tell_odd(told, odd)
             placed = place(fitted, counts, config, missing=missing, workers=workers, progress=told)
         found = Reconstruction(
             obs_names=np.asarray(cells.obs_names, dtype=str),
             self_check=[one.sentence for one in self.checks_],
             **placed,
         )
-        return replace(found, warnings=warnings_of(self, found))
+        return replace(found, warnings=list(dict.fromkeys([*odd, *warnings_of(self, found)])))
 
     @property
     def panel_(self) -> Panel:

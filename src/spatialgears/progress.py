@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -84,6 +84,12 @@ class ProgressView:
             return
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+
+def tell_odd(progress: Callback, odd: Sequence[str]) -> None:
+    """Say what is odd before the work, where its progress is shown."""
+    if odd and isinstance(progress, ProgressView):
+        progress.tell("\n".join(["Odd", *(f"  - {text}" for text in odd)]))
 
 
 @contextmanager

@@ -46,6 +46,10 @@ MEANING: Mapping[Verdict, tuple[str, str]] = {
 }
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
 LOCAL = 0.8  # edge AUC from which neighbours are called right
+SPATIAL, FEW_SPATIAL = (
+    0.1,
+    10,
+)  # Moran's I from which a gene is called spatial, and how few such are worth a warning
 STRONGEST, WEAK = 50, 0.15  # genes whose mean Moran's I is looked at, and below what it is called weak
 
 
@@ -232,8 +236,13 @@ def not_held_out(spots: bool, slides: bool, *, n_slides: int) -> list[str]:
             "No self-check: no spots are held out (geometry.crossfit = 0, or slides too small), so how good the places are "
             "is not known."
         ]
-    if slides or n_slides == 1:
+    if slides:
         return []
+    if n_slides == 1:
+        return [
+            "There is one slide: how well cells of another section or animal are placed cannot be checked, and may be worse "
+            "than the held-out spots."
+        ]
     return [
         "No slide is held out as a whole (geometry.slide_steps = 0, as in the preset quick): cells of another section may "
         "be placed much worse than the held-out spots, and radii are too narrow for them."
@@ -241,11 +250,13 @@ def not_held_out(spots: bool, slides: bool, *, n_slides: int) -> list[str]:
 
 
 def weak_signal(morans_i: NDArray[Any]) -> list[str]:
-    """Whether the panel's genes (G,) hardly vary in space, in words."""
+    """Whether the panel's genes (G,), or all but a few of them, hardly vary in space, in words."""
     strongest = np.sort(morans_i)[-STRONGEST:]
     mean = float(strongest.mean()) if len(strongest) else 0.0
     if mean >= WEAK:
-        return []
+        spatial = int((morans_i > SPATIAL).sum())
+        few = f"Only {spatial} genes vary over the slides (Moran's I above {SPATIAL})."
+        return [few] if spatial < FEW_SPATIAL else []
     return [
         f"Weak spatial signal: the {len(strongest)} most spatial genes have a mean Moran's I of only {mean:.2f}."
     ]

@@ -68,7 +68,13 @@ def _show(report: CheckReport) -> None:
             for one in everything
         ],
     )
-    ratio = "-" if report.depth_ratio is None else f"{report.depth_ratio:.1f} to 1"
+    ratio = report.depth_ratio
+    figures = {
+        "depth_ratio": None if ratio is None else f"{ratio:.1f} to 1",
+        "agreement": report.agreement,
+        "coexpression": report.coexpression,
+    }
+    told = {name: f"- ({report.unknown[name]})" if one is None else one for name, one in figures.items()}
     output.lines(
         "Together",
         {
@@ -76,9 +82,9 @@ def _show(report: CheckReport) -> None:
             "genes in every input": report.shared_genes,
             "genes used at most": report.panel_genes,
             "genes that vary in space": report.spatial_genes,
-            "depth, spot to cell": ratio,
-            "agreement of mean expression": report.agreement,
-            "agreement of genes that go together": report.coexpression,
+            "depth, spot to cell": told["depth_ratio"],
+            "agreement of mean expression": told["agreement"],
+            "agreement of co-expression": told["coexpression"],
         },
     )
     output.lines(

@@ -161,6 +161,7 @@ def fit(
     inputs = options.read_inputs(st, sc, how)
     from spatialgears.model import GEARS
     from spatialgears.processes import is_first
+    from spatialgears.selfcheck import warnings
 
     assert inputs.cells is not None
     with ProgressView() as progress:
@@ -175,7 +176,8 @@ def fit(
     if not is_first():
         return
     fitted.save(model)
-    _tell_checks(fitted, fitted.warnings_)
+    seen = warnings(fitted.checks_, morans_i=fitted.panel_.morans_i, n_slides=len(inputs.slides))
+    _tell_checks(fitted, [*fitted.warnings_, *seen])
     typer.echo(f"The model is in {model}")
 
 

@@ -222,10 +222,6 @@ def _summary(model: GEARS, placed: Reconstruction, spacing: float | None) -> lis
             else f"{radii} of where they are drawn."
         )
     sentences += placed.self_check
-    if len(placed.slides) == 1:
-        sentences.append(
-            "There is one slide, so how well tissue of another section or animal is placed could not be checked."
-        )
     if placed.outside.any():
         sentences.append(f"{placed.outside.sum():,} cells look like nothing on the slides and are marked.")
     sentences.append(

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from spatialgears.errors import InputError
 from spatialgears.validate import coordinates as places
+from spatialgears.validate import copies
 from spatialgears.validate import counts as values
 from spatialgears.validate import genes as names_of
 
@@ -183,6 +184,10 @@ def validate_inputs(
             spots = coords[i] if i < len(slides) else None
             _check_not_empty(counts[-1], spots, min_cells if spots is None else min_spots, one.name)
     _raise(problems)
+    prints = [copies.fingerprints(one) for one in counts]
+    copies.check_not_twice(prints[: len(slides)], names)
+    if cells is not None:
+        warnings += copies.warn_own_spots(prints[-1], prints[:-1], names)
     obs_names = [adata.obs_names for adata in everything]
     if cells is not None and rows is not None:
         obs_names[-1] = obs_names[-1][rows]

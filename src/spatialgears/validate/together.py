@@ -5,15 +5,17 @@ Self-checks rest on spots and cannot tell whether cells are like them; these fig
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from spatialgears.coexpression import agreement, best_detected, standardised
+from spatialgears.coexpression import FEWEST, Correlations, best_detected, standardised
 from spatialgears.config import Config
 from spatialgears.validate import ValidInputs
+from spatialgears.validate.counts import Form
 
 #: Depth of spots, relative to cells, below which they are called shallow.
 SHALLOW = 0.7
@@ -21,6 +23,9 @@ SHALLOW = 0.7
 AGREEING = 0.4
 #: Agreement of correlations between genes from which slides and cells are taken to be alike.
 TOGETHER = 0.5
+#: Reliability of the slides' correlations, number of cells, and cells in which a typical pair of genes is seen, from which
+#: cells of the same tissue would show correlations too.
+CLEAR, MANY, SEEN = 0.3, 100, 20
 
 
 @dataclass(frozen=True)
@@ -35,16 +40,32 @@ class Likeness:
         Pearson correlation between slides and cells of the log mean expression of genes.
     coexpression
         Pearson correlation between slides and cells of the correlations between genes, over what their noise allows.
+    noise
+        Whether cells that are many and deep enough show no correlations, where the slides do.
+    unknown
+        Why a figure is None, by its name.
     """
 
-    depth_ratio: float | None
-    agreement: float | None
-    coexpression: float | None
+    depth_ratio: float | None = None
+    agreement: float | None = None
+    coexpression: float | None = None
+    noise: bool = False
+    unknown: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, valid: ValidInputs) -> Likeness:
         """Of valid inputs; all None without cells."""
-        return cls(_depth_ratio(valid), _agreement(valid), _coexpression(valid))
+        slides, _, cells = valid.without_empty()
+        if cells is None:
+            return cls(unknown=dict.fromkeys(("depth_ratio", "agreement", "coexpression"), "no cells"))
+        raw = valid.kind == "counts"
+        found = SlideExpression.of(slides, cells, forms=valid.forms, raw=raw).compare(
+            cells, form=valid.forms[-1], raw=raw
+        )
+        if not raw:
+            return replace(found, unknown={"depth_ratio": "the values are not counts", **found.unknown})
+        spots = np.concatenate([depths(slide) for slide in valid.slides])
+        return replace(found, depth_ratio=float(np.median(spots) / max(np.median(depths(valid.cells)), 1)))
 
     def odd(self, config: Config) -> list[str]:
         """Whether they may not belong together, or be swapped, in words."""
@@ -60,10 +81,81 @@ class Likeness:
             )
         if together is not None and together < TOGETHER:
             odd.append(
-                f"Genes that go together on the slides do so less in the cells ({max(together, 0):.2f} of 1): places may mean "
-                "little, whatever the self-check, which rests on slides, says. One tissue, and values of one kind?"
+                "Genes that go together on the slides do so less in the cells (co-expression agreement "
+                f"{max(together, 0):.2f}; 1 is as alike as noise allows): places may mean little, whatever the self-check, "
+                "which rests on slides, says. One tissue, and values of one kind?"
+            )
+        if self.noise:
+            odd.append(
+                "In the cells no two genes go together reproducibly, as they do on the slides (no co-expression): noise, "
+                "shuffled values, or too shallow? Places mean little, whatever the self-check, which rests on slides, says."
             )
         return odd
+
+
+@dataclass(frozen=True, eq=False)
+class SlideExpression:
+    """What cells, now or later, are compared with.
+
+    Attributes
+    ----------
+    genes
+        (g,) columns of the genes whose correlations are known.
+    correlations
+        Between these, on the slides.
+    means
+        (G,) mean expression on the slides; None where values are scaled, and it is zero.
+    """
+
+    genes: NDArray[np.int64]
+    correlations: Correlations
+    means: NDArray[np.float64] | None
+
+    @classmethod
+    def of(
+        cls,
+        slides: Sequence[sparse.csr_matrix],
+        cells: sparse.csr_matrix,
+        *,
+        forms: Sequence[Form],
+        raw: bool,
+    ) -> SlideExpression:
+        """Of slides (n_i, G), on the genes best detected there and in cells (N, G)."""
+        genes = best_detected(slides, cells)
+        profiles = [_profiles(*one, genes, raw=raw) for one in zip(slides, forms, strict=False)]
+        means = None if "scaled" in forms[: len(slides)] else _means(sparse.vstack(slides))
+        return cls(genes, Correlations.of(np.concatenate(profiles), np.random.default_rng(0)), means)
+
+    def compare(
+        self, cells: sparse.csr_matrix, *, form: Form, raw: bool, missing: NDArray[np.bool_] | None = None
+    ) -> Likeness:
+        """How alike cells (N, G), of which ``missing`` genes (G,) were not measured, are, but for their depth."""
+        seen = cells.getnnz(axis=0)
+        agreement, unknown = None, {}
+        if self.means is None or form == "scaled":
+            unknown["agreement"] = "values are scaled, and have no mean"
+        else:
+            known = slice(None) if missing is None else ~missing
+            means = [mean[known] for mean in (self.means, _means(cells))]
+            logs = [np.log1p(1e4 * mean / max(mean.sum(), 1e-12)) for mean in means]
+            if all(log.std() > 1e-6 for log in logs):
+                agreement = float(np.corrcoef(*logs)[0, 1])
+            else:
+                unknown["agreement"] = "all genes have one mean"
+        shown = np.flatnonzero(seen[self.genes] > 1)
+        genes, slides = self.genes[shown], self.correlations.among(shown)
+        found = Correlations.of(_profiles(cells, form, genes, raw=raw), np.random.default_rng(0))
+        coexpression = slides.agreement(found)
+        pairs = cells.shape[0] * float((seen[genes] / cells.shape[0]).mean()) ** 2 if len(genes) else 0.0
+        enough = cells.shape[0] >= MANY and pairs >= SEEN and slides.reliability >= CLEAR
+        if len(genes) < FEWEST:
+            unknown["coexpression"] = f"fewer than {FEWEST} genes are seen in both"
+        elif slides.noise:
+            unknown["coexpression"] = "noise on the slides: few spots, or shallow"
+        elif found.noise:
+            unknown["coexpression"] = "noise in the cells" + ("" if enough else ": few of them, or shallow")
+        noise = enough and found.noise and len(genes) >= FEWEST
+        return Likeness(agreement=agreement, coexpression=coexpression, noise=noise, unknown=unknown)
 
 
 def depths(counts: sparse.csr_matrix) -> NDArray[np.float32]:
@@ -71,29 +163,11 @@ def depths(counts: sparse.csr_matrix) -> NDArray[np.float32]:
     return np.asarray(counts.sum(axis=1)).ravel()
 
 
-def _depth_ratio(valid: ValidInputs) -> float | None:
-    if valid.cells is None or valid.kind != "counts":
-        return None
-    spots = np.concatenate([depths(slide) for slide in valid.slides])
-    return float(np.median(spots) / max(np.median(depths(valid.cells)), 1))
+def _means(counts: sparse.csr_matrix) -> NDArray[np.float64]:
+    return np.asarray(counts.mean(axis=0, dtype=np.float64)).ravel()
 
 
-def _agreement(valid: ValidInputs) -> float | None:
-    if valid.cells is None or "scaled" in valid.forms:
-        return None
-    both = (sparse.vstack(valid.slides), valid.cells)
-    means = [np.asarray(matrix.mean(axis=0, dtype=np.float64)).ravel() for matrix in both]
-    logs = [np.log1p(1e4 * mean / max(mean.sum(), 1e-12)) for mean in means]
-    return float(np.corrcoef(*logs)[0, 1]) if all(log.std() > 1e-6 for log in logs) else None
-
-
-def _coexpression(valid: ValidInputs) -> float | None:
-    slides, _, cells = valid.without_empty()
-    if cells is None:
-        return None
-    genes, raw = best_detected(slides, cells), valid.kind == "counts"
-    profiles = [
-        standardised(matrix, genes, scale=raw, log=raw or form == "linear")
-        for matrix, form in zip([*slides, cells], valid.forms, strict=True)
-    ]
-    return agreement(np.concatenate(profiles[:-1]), profiles[-1])
+def _profiles(
+    matrix: sparse.csr_matrix, form: Form, genes: NDArray[np.int64], *, raw: bool
+) -> NDArray[np.float64]:
+    return standardised(matrix, genes, scale=raw, log=raw or form == "linear")

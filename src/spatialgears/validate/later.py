@@ -1,0 +1,84 @@
+"""Cells given to a fitted model: compared with its slides as those were that it was fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from spatialgears.coexpression import Correlations
+from spatialgears.config import Config
+from spatialgears.validate.copies import fingerprints, warn_own_spots
+from spatialgears.validate.counts import Form, empty_rows, form_of
+from spatialgears.validate.together import MANY, SlideExpression
+
+
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """What a model keeps of its inputs to judge later cells by.
+
+    Attributes
+    ----------
+    slides
+        Mean expression and correlations of the model's genes.
+    spots
+        (n,) fingerprints of the slides' spots.
+    cells
+        (G,) sums over the cells of the fit, by which they are known again: of them all has been said.
+    """
+
+    slides: SlideExpression
+    spots: NDArray[np.float32]
+    cells: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls,
+        slides: Sequence[sparse.csr_matrix],
+        cells: sparse.csr_matrix,
+        *,
+        forms: Sequence[Form],
+        raw: bool,
+    ) -> Remembered:
+        """Of slides (n_i, G) and cells (N, G) on the model's genes, none of them empty."""
+        spots = np.concatenate([fingerprints(slide) for slide in slides])
+        expression = SlideExpression.of(slides, cells, forms=forms, raw=raw)
+        return cls(expression, spots[~np.isnan(spots)], _sums(cells))
+
+    def odd(
+        self, cells: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_], raw: bool
+    ) -> list[str]:
+        """Whether cells (N, G) other than those of the fit do not belong to the slides, in words."""
+        if np.allclose(_sums(cells), self.cells):
+            return []
+        odd = warn_own_spots(fingerprints(cells), [self.spots], ["the model's slides", "the cells"])
+        shown = cells[np.flatnonzero(~empty_rows(cells))]
+        if shown.shape[0] < MANY:  # a few cells need not look like their tissue
+            return odd
+        return odd + self.slides.compare(shown, form=form_of(shown), raw=raw, missing=missing).odd(config)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The numbers, by name."""
+        arrays: dict[str, NDArray[Any]] = {
+            "genes": self.slides.genes,
+            "correlations": self.slides.correlations.values.astype(np.float32),
+            "reliability": np.array(self.slides.correlations.reliability),
+            "spots": self.spots,
+            "cells": self.cells,
+        }
+        return arrays if self.slides.means is None else arrays | {"means": self.slides.means}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Remembered:
+        """From what :meth:`arrays` gave."""
+        correlations = Correlations(arrays["correlations"], float(arrays["reliability"]))
+        slides = SlideExpression(arrays["genes"], correlations, arrays.get("means"))
+        return cls(slides, arrays["spots"], arrays["cells"])
+
+
+def _sums(counts: sparse.csr_matrix) -> NDArray[np.float64]:
+    return np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel()
