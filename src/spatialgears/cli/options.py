@@ -169,11 +169,14 @@ def is_large(path: str) -> bool:
     return sum(file.stat().st_size for file in files if file.is_file()) > LARGE_FILE
 
 
-def require_output(out: Path, suffix: str, inputs: Sequence[str | Path], *, overwrite: bool = False) -> None:
+def require_output(
+    out: Path, suffixes: Sequence[str], inputs: Sequence[str | Path], *, overwrite: bool = False
+) -> None:
     """Refuse to write over an input, into one, over a file, unless it is to be replaced, or where nothing can be."""
-    if out.suffix != suffix:
+    if out.suffix not in suffixes:
         raise InputError(
-            f"-o expects a {suffix} file, found {out}.", f"For example: -o {out.with_suffix(suffix)}"
+            f"-o expects a {' or '.join(suffixes)} file, found {out}.",
+            f"For example: -o {out.with_suffix(suffixes[0])}",
         )
     target = out.expanduser().resolve()
     for path in inputs:
@@ -187,7 +190,9 @@ def require_output(out: Path, suffix: str, inputs: Sequence[str | Path], *, over
             f"{out} is there already, and was not made by gears.", "Name another file, or move this one away."
         )
     if target.exists() and not overwrite:
-        raise InputError(f"{out} is there already.", "Name another file, or say --overwrite.")
+        raise InputError(
+            f"{out} is there already.", "Name another file, or say overwrite=True (--overwrite)."
+        )
     folder = next(parent for parent in target.parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -199,10 +204,15 @@ def require_output(out: Path, suffix: str, inputs: Sequence[str | Path], *, over
 
 
 def _ours(path: Path) -> bool:
-    """Whether a file is one that was written here: a report, or cells with places."""
+    """Whether a file is one that was written here: a report, a table of places, or cells with places."""
     import h5py
 
     try:
+        if path.suffix == ".csv":
+            from spatialgears.reconstruction import COLUMNS
+
+            with path.open("rb") as file:
+                return file.readline().strip() == ",".join(COLUMNS).encode()
         if path.suffix == ".html":
             return b"spatialgears report" in path.read_bytes()
         with h5py.File(path) as file:
