@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -106,15 +106,20 @@ Normalised = Annotated[
     bool,
     typer.Option("--normalised", rich_help_panel=_INPUT, help="Accept values that are not counts."),
 ]
-Preset = Annotated[
-    str | None,
-    typer.Option(
+
+
+def _preset(unless_named: str) -> Any:
+    return typer.Option(
         "--preset",
         metavar="NAME",
         rich_help_panel=_CONFIG,
-        help="quick, default (if none is named) or paper.",
-    ),
-]
+        show_default=False,
+        help=f"quick, default or paper; {unless_named} if none is named.",
+    )
+
+
+Preset = Annotated[str | None, _preset("default")]
+DemoPreset = Annotated[str | None, _preset("quick")]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -165,7 +170,7 @@ def is_there(path: str | Path) -> bool:
 def is_large(path: str) -> bool:
     """Whether a file or folder is better left on disk and read in parts."""
     place = Path(path).expanduser()
-    files = place.rglob("*") if place.suffix == ".zarr" and place.is_dir() else [place]
+    files = place.rglob("*") if place.suffix.lower() == ".zarr" and place.is_dir() else [place]
     return sum(file.stat().st_size for file in files if file.is_file()) > LARGE_FILE
 
 

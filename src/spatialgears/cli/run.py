@@ -89,7 +89,7 @@ def demo(
         int, typer.Option("--cells", metavar="N", min=200, help="Cells of the simulated tissue.")
     ] = 2000,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Another tissue.")] = 0,
-    preset: options.Preset = "quick",
+    preset: options.DemoPreset = "quick",
     config: options.ConfigFile = None,
     assignments: options.Set = None,
 ) -> None:
