@@ -301,7 +301,7 @@ def test_the_column_of_types_is_known_by_its_name(columns, found):
 
 
 @pytest.mark.parametrize(
-    ("spacing", "words"), [(0.5, "use --set assembly.spacing=0"), (0.0, "this is expected")]
+    ("spacing", "words"), [(0.5, "gears reconstruct --set assembly.spacing=0"), (0.0, "this is expected")]
 )
 def test_empty_tissue_is_explained_by_how_cells_were_spaced(small_model, small_result, spacing, words):
     placed = replace(small_result, diagnostics={"unfilled": 0.4, "spacing": spacing})

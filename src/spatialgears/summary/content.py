@@ -261,9 +261,10 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
     text = (
         "Spots and cells are compared in an embedding that has not seen coordinates. Spots that were held out, and whole "
         "slides where there are several, are put where the spots most like them in it are, and the rank correlation of "
-        f"distances tells how much of place it keeps; this is no check of the model, which does more. {chosen} Slides and "
-        f"cells lie in it with a neighbour entropy of {mixing['neighbour_entropy']:.2f} and "
-        f"an iLISI of {mixing['ilisi']:.2f} (1: mixed as well as can be)."
+        f"distances tells how much of place it keeps; this is no check of the model, which does more. {chosen} In this "
+        "embedding, with each slide and the cells as a group of its own, neighbour entropy is "
+        f"{mixing['neighbour_entropy']:.2f} and iLISI {mixing['ilisi']:.2f} (1: mixed as well as can be). Figures on mixing "
+        "elsewhere in this report are of what the networks take in, and of spots against cells."
     )
     if reach:
         text += (
