@@ -88,9 +88,10 @@ def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
     assert code == 0 and "geometry" not in err and "Results\n" in out and "Written" not in out
     assert "Warnings\n  - Only 60 genes are shared" in out and "Everything is done already" in err
     code, _, err = gears(*command, "--set", "seed=5")
-    assert code == 1 and "seed was 0, now 5" in err and err.count("belongs to another run") == 1
+    assert code == 2 and "seed was 0, now 5" in err and err.count("belongs to another run") == 1
+    assert "What to do: Choose another folder with -o" in err
     code, _, err = gears(*command, "--sc-layer", "X")
-    assert code == 1 and "was read with" in err
+    assert code == 2 and "was read with" in err
     assert (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns == before
 
 
@@ -190,7 +191,7 @@ def test_demo(gears, small_json, tmp_path):
     code, again, err = gears(*command)
     assert code == 0 and again == out and "geometry" not in err  # nothing is done twice
     code, _, err = gears(*command, "--seed", 1)
-    assert code == 1 and "belongs to another run" in err  # another tissue is another run
+    assert code == 2 and "belongs to another run" in err  # another tissue is another run
 
 
 def test_nothing_that_is_there_is_written_over(gears, model, inputs, tmp_path):
@@ -203,7 +204,7 @@ def test_nothing_that_is_there_is_written_over(gears, model, inputs, tmp_path):
     for command, words in (
         (["reconstruct", *place, cells], "never written to"),
         (["reconstruct", *place, model / "c.h5ad"], "never written to"),
-        (["reconstruct", *place, tmp_path / "placed"], "expects a .h5ad file"),
+        (["reconstruct", *place, tmp_path / "placed"], "expects a .h5ad or .csv file"),
         (["reconstruct", *place, inputs[1]], "was not made by gears"),
         (["report", *page, cells], "expects a .html file"),
         (["report", *page, notes], "was not made by gears"),
@@ -216,6 +217,14 @@ def test_nothing_that_is_there_is_written_over(gears, model, inputs, tmp_path):
     code, _, err = gears(*placed)
     assert code == 2 and "placed.h5ad is there already" in err and "--overwrite" in err
     assert gears(*placed, "--overwrite")[0] == 0
+    table, mine = tmp_path / "placed.csv", tmp_path / "mine.csv"
+    mine.write_text("cell,x,y\n")
+    assert (
+        gears("reconstruct", *place, table)[0] == gears("reconstruct", *place, table, "--overwrite")[0] == 0
+    )
+    code, _, err = gears("reconstruct", *place, mine, "--overwrite")
+    assert code == 2 and "mine.csv is there already, and was not made by gears" in err
+    assert len(table.read_text().splitlines()) == 151
     code, _, err = gears("reconstruct", *place, inputs[1], "--overwrite")  # what gears did not make stays
     assert code == 2 and "was not made by gears" in err
 

@@ -259,6 +259,13 @@ def test_coordinates_from_columns_of_obs(spots, tmp_path):
         read(tmp_path / "a.h5ad", coordinates=("x", "y"))
 
 
+def test_endings_may_be_in_capitals(spots, tmp_path):
+    spots.write_h5ad(tmp_path / "A.H5AD")
+    spots.to_df().to_csv(tmp_path / "B.CSV.GZ", compression="gzip")
+    for name in ("A.H5AD", "B.CSV.GZ"):
+        same(read(tmp_path / name), spots)
+
+
 def test_a_file_that_ends_too_early(spots, tmp_path):
     path = tmp_path / "a.h5ad"
     spots.write_h5ad(path)
@@ -270,9 +277,7 @@ def test_a_file_that_ends_too_early(spots, tmp_path):
 def test_coordinates_that_do_not_fit(spots, tmp_path):
     spots.to_df().to_csv(tmp_path / "c.csv")
     (tmp_path / "few.csv").write_text("name,x,y\nAAAC0-1,1,2\n")
-    with pytest.raises(
-        InputError, match=r"it names .*11 of 12 observations have no coordinates, e\.g\. AAAC1-1"
-    ):
+    with pytest.raises(InputError, match=r"it names .*11 of 12 spots have no coordinates, e\.g\. AAAC1-1"):
         read(tmp_path / "c.csv", coordinates=tmp_path / "few.csv")
     (tmp_path / "odd.csv").write_text("name,a,b,c\nAAAC0-1,1,2,3\n")
     with pytest.raises(InputError, match="found a, b, c"):
@@ -299,7 +304,12 @@ def test_layer_and_raw(spots, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("\n<!DOCTYPE html><html>Sign in</html>", "it is a web page"), ("", "it is empty")]
+    ("text", "words"),
+    [
+        ("\n<!DOCTYPE html><html>Sign in</html>", "it is a web page"),
+        ("", "it is empty(.|\n)*was the disk full"),
+        ("cell,A,B\nc1,1,2\n", "it is not an HDF5 file; it begins with 'cell,A,B'(.|\n)*\\.csv or \\.tsv"),
+    ],
 )
 def test_what_is_no_data_at_all_is_told(tmp_path, text, words):
     (tmp_path / "page.h5ad").write_text(text)
@@ -317,8 +327,9 @@ def test_errors_say_what_is_there(tmp_path):
         read(tmp_path / "a.h5ad")
     with pytest.raises(InputError, match=r"could not be read as an \.h5ad file"):
         read(tmp_path / "b.h5ad")
-    with pytest.raises(InputError, match=r"c\.rds is in no format .*\.h5ad, \.zarr"):
+    with pytest.raises(InputError, match=r"c\.rds is in no format .*\.h5ad, \.zarr") as error:
         read(tmp_path / "c.rds")
+    assert str(error.value).count(".zarr") == 1
     with pytest.raises(InputError, match="found 0 lines"):
         read(tmp_path / "d.csv")
     with pytest.raises(InputError, match=r"holds b\.h5ad, c\.rds, d\.csv"):

@@ -299,7 +299,7 @@ def test_a_checkpoint_of_other_data_is_refused(small_config, small_tissue, tmp_p
 
 
 def test_no_cells_are_refused(small_model, small_tissue):
-    with pytest.raises(InputError, match="no observations"):
+    with pytest.raises(InputError, match="there are no cells"):
         small_model.reconstruct(small_tissue.cells[:0].copy())
 
 

@@ -37,6 +37,7 @@ def test_spacing_fills_the_tissue_within_the_radius(placed_with):
     assert np.quantile(near[1], 0.1) > 1.2 * np.quantile(near[0], 0.1)  # cells huddle less
     few = placed_with(spacing=0.5, spacing_cells=1000, samples=0)
     np.testing.assert_array_equal(few["coords"], plain["coords"])
+    assert "unfilled" in plain["diagnostics"] and "unfilled" not in few["diagnostics"]
 
 
 def test_samples_are_drawn_only_by_a_refiner(placed_with):

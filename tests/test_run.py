@@ -8,12 +8,14 @@ from pathlib import Path
 
 import anndata as ad
 import numpy as np
+import pandas as pd
 import pytest
 
+from spatialgears.config import Config
 from spatialgears.engine import silent
 from spatialgears.errors import InputError, RunError
 from spatialgears.model import GEARS
-from spatialgears.run import RunFolder, RunInputs, fingerprint, locked, logged, run
+from spatialgears.run import RunFolder, RunInputs, _differences, fingerprint, locked, logged, run
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,7 @@ def test_a_run_writes_cells_model_report_and_log(done, small_tissue):
         ".lock",
         "cells.h5ad",
         "model",
+        "places.csv",
         "report.html",
         "run.json",
         "run.log",
@@ -60,6 +63,12 @@ def test_a_run_writes_cells_model_report_and_log(done, small_tissue):
     )
     placed = GEARS.load(done.model).reconstruct(small_tissue.cells)
     np.testing.assert_array_equal(placed.coords, cells.obsm["X_gears"])
+    table = pd.read_csv(done.places)
+    assert list(table) == ["cell", "x", "y", "radius50", "radius90", "outside"]
+    assert list(table["cell"]) == list(cells.obs_names)
+    np.testing.assert_allclose(table[["x", "y"]], cells.obsm["X_gears"], rtol=1e-6)
+    np.testing.assert_allclose(table["radius90"], cells.obs["gears_uncertainty"], rtol=1e-6)
+    np.testing.assert_array_equal(table["outside"], cells.obs["gears_outside"])
     log = done.log.read_text()
     assert "done" in log and "gears run ..." in log and "Held-out spots of slide st_1: " in log
     assert "warning: Only 60 genes are shared" in log
@@ -80,7 +89,8 @@ def test_a_second_run_does_nothing_and_changes_nothing(done, inputs, config):
     assert contents(done) == before
     assert told == [
         f"{sum(slide.n_obs for slide in inputs.read()[0])} spots of 2 slides, 150 cells, 60 genes in common.",
-        f"Everything is done already in {done.root}; nothing was changed.",
+        f"Everything is done already in {done.root}; nothing was changed. To do it again, choose another folder with -o, or "
+        "delete this one.",
     ]
 
 
@@ -107,22 +117,39 @@ def test_inputs_may_move(done, inputs, config, small_files, tmp_path):
 )
 def test_another_configuration_is_refused_by_key(done, inputs, config, change, words):
     before = contents(done)
-    with pytest.raises(RunError, match=words):
+    with pytest.raises(InputError, match=words):
         run(inputs, done.root, config.with_values([change]))
     assert contents(done) == before
+
+
+def test_another_preset_is_told_in_one_line():
+    def told(before, now):
+        return _differences(*({"config": one.model_dump(mode="json"), **same} for one in (before, now)))
+
+    same = {"inputs": {}, "reading": {}, "versions": {"spatialgears": "1"}}
+    quick, default, paper = map(Config.preset, ("quick", "default", "paper"))
+    assert told(quick, quick.with_values("threads=3")) == []
+    assert told(quick, paper) == ["its preset was quick, now paper"]
+    more = default.with_values(["seed=3", "geometry.lr=0.1"])
+    assert told(quick, more) == [
+        "its preset was quick, now default",
+        "seed was 0, now 3",
+        "geometry.lr was 0.003, now 0.1",
+    ]
+    assert told(default, more) == ["seed was 0, now 3", "geometry.lr was 0.002, now 0.1"]
 
 
 def test_other_inputs_are_refused(done, inputs, config):
     swapped = RunInputs(inputs.st[::-1], inputs.sc, inputs.read)
     fewer = RunInputs(inputs.st[:1], inputs.sc, lambda: (inputs.read()[0][:1], inputs.read()[1]))
     for other in (swapped, fewer):
-        with pytest.raises(RunError, match=r"its inputs were .*st_1.h5ad.*sc.h5ad"):
+        with pytest.raises(InputError, match=r"its inputs were .*st_1.h5ad.*sc.h5ad"):
             run(other, done.root, config)
 
 
 def test_inputs_read_in_another_way_are_refused(done, inputs, config):
     other = RunInputs(inputs.st, inputs.sc, inputs.read, options={"layer": "counts"})
-    with pytest.raises(RunError, match=r"was read with .* now .*'layer': 'counts'"):
+    with pytest.raises(InputError, match=r"was read with .* now .*'layer': 'counts'"):
         run(other, done.root, config)
 
 
@@ -134,7 +161,7 @@ def test_a_table_named_by_an_option_counts_by_its_contents(inputs, config, tmp_p
     with pytest.raises(Stop):
         run(given, out, config, progress=stop_at("geometry fold-0", 1))
     table.write_text("b")
-    with pytest.raises(RunError, match="was read with"):
+    with pytest.raises(InputError, match="was read with"):
         run(given, out, config)
 
 

@@ -42,7 +42,7 @@ def test_good_places_in_any_pose(truth):
     turn = np.array([[0.0, 1.0], [1.0, 0.0]])
     found = score("Held-out spots", truth @ turn + 3, truth)
     assert found.verdict == "good" and found.words == (
-        "Good: neighbours are right, and so are long distances. This rests on 120 spots."
+        "Good, for spots: near ones stay near, and long distances are about right. This rests on 120 spots."
     )
     assert found.reference == {} and found.model["spearman"] == pytest.approx(1)
 
@@ -65,7 +65,7 @@ def test_neighbours_right_but_not_long_distances(truth):
     rolled = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
     found = score("Held-out spots", rolled, strip)
     assert found.words.startswith(
-        "Weak: neighbours are mostly right; long distances are not to be relied on."
+        "Weak, for spots: near ones mostly stay near; long distances are not to be relied on."
     )
 
 
@@ -173,7 +173,7 @@ def test_nothing_to_warn_of():
             "Only 9 genes vary over the slides",
         ),
         ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
-        ([check(0.9)], {"unfilled": 0.4}, "use --set assembly.spacing=0."),
+        ([check(0.9)], {"unfilled": 0.4}, "give gears run or gears reconstruct --set assembly.spacing=0."),
         ([check(0.9)], {"unfilled": 0.4, "spaced": False}, "this is expected, as assembly.spacing is 0."),
     ],
 )

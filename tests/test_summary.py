@@ -128,8 +128,15 @@ def test_columns_worth_colouring_by(small_model, small_result, small_tissue, tmp
     found = report_content(small_model, small_result, cells).obs
     assert {"number", "flag", "cluster", "cell_type"} <= set(found) and MOST_CATEGORIES < 150
     assert not {"one kind", "barcode"} & set(found) and len(found) == SHOWN_COLUMNS + 1
-    assert write_report(tmp_path / "r.html", small_model, small_result, cells=cells).exists()
-    assert (tmp_path / "r.html").stat().st_size > 10_000
+    path = tmp_path / "r.html"
+    write_report(path, small_model, small_result, cells=cells, names=["data/liver.h5ad"])
+    before = path.read_text()
+    assert len(before) > 10_000 and "liver" in before
+    with pytest.raises(sg.InputError, match=r"r\.html is there already.\n.*overwrite=True \(--overwrite\)"):
+        write_report(path, small_model, small_result, cells=cells)
+    assert path.read_text() == before
+    write_report(path, small_model, small_result, cells=cells, overwrite=True)
+    assert "liver" not in path.read_text()
 
 
 def test_a_report_from_python_refuses_what_does_not_belong_together(
@@ -288,7 +295,7 @@ def test_the_column_of_types_is_known_by_its_name(columns, found):
 
 
 @pytest.mark.parametrize(
-    ("spacing", "words"), [(0.5, "use --set assembly.spacing=0"), (0.0, "this is expected")]
+    ("spacing", "words"), [(0.5, "gears reconstruct --set assembly.spacing=0"), (0.0, "this is expected")]
 )
 def test_empty_tissue_is_explained_by_how_cells_were_spaced(small_model, small_result, spacing, words):
     placed = replace(small_result, diagnostics={"unfilled": 0.4, "spacing": spacing})

@@ -133,7 +133,13 @@ def test_no_coordinates(slide, cells):
     slide.obs["x_um"] = 0.0
     with pytest.raises(InputError, match=r"slide 1: expected coordinates .*'X_pca', \.obs has x_um") as error:
         validate_inputs(slide, cells)
-    assert "--coordinates" in error.value.advice
+    assert error.value.advice.startswith("Set spatial_key=") and "--coordinates" in error.value.advice
+    slide.obs["X"], slide.obs["Y"], slide.obs["y"] = 1.0, 2.0, "text"
+    cells.obsm["spatial"] = np.zeros((80, 2))
+    with pytest.raises(InputError) as error:
+        validate_inputs(slide, cells)
+    cure = "If .obs['X'] and .obs['Y'] are its places: read(path, coordinates=['X', 'Y']) (--coordinates X,Y). The cells have"
+    assert error.value.advice.startswith(cure)
 
 
 def test_another_key_and_data_frames(slide, cells):
@@ -201,7 +207,7 @@ def test_repeated_gene_names_are_refused(slide, cells):
     slide = renamed(slide, ["GENE1", *GENES[1:]])
     with pytest.warns(UserWarning, match="not unique"):
         slide = slide.copy()
-    with pytest.raises(InputError, match=r"1 gene names occur more than once, e\.g\. GENE1"):
+    with pytest.raises(InputError, match=r"1 gene name occurs more than once, e\.g\. GENE1"):
         validate_inputs(slide, cells)
 
 
@@ -227,7 +233,7 @@ def symbols_in_a_column(adata):
     ("spoil", "cause"),
     [
         (lambda a: renamed(a, [f"ENSG{i:011d}" for i in range(60)]), "by Ensembl identifiers"),
-        (symbols_in_a_column, r"\.var\['feature_name'\] \(60 in common\)"),
+        (symbols_in_a_column, r"\.var\['feature_name'\] \(60 in common\).*\(--sc-genes feature_name\)"),
         (lambda a: renamed(a, [name.capitalize() for name in GENES]), "differ in case"),
         (lambda a: renamed(a, [f"{name}.{i % 9}" for i, name in enumerate(GENES)]), "version suffixes"),
         (lambda a: renamed(a, [str(i) for i in range(60)]), "numbers for gene names"),
@@ -267,13 +273,13 @@ def test_a_small_overlap_is_odd():
 @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")])
 @pytest.mark.parametrize("normalised", [False, True])
 def test_values_that_are_not_finite(slide, cells, value, word, normalised):
-    with pytest.raises(InputError, match=rf"the cells: .* found 1 that are {word}, .* row 3, gene GENE7"):
+    with pytest.raises(InputError, match=rf"the cells: .* found 1 {word} value, .* row 3, gene GENE7"):
         validate_inputs(slide, with_value(cells, value), normalised=normalised)
 
 
 def test_negative_values(slide, cells):
     with pytest.raises(
-        InputError, match=r"found 1 negative values \(smallest -2\), e\.g\. -2 in row 3, gene GENE7"
+        InputError, match=r"found 1 negative value \(smallest -2\), e\.g\. -2 in row 3, gene GENE7"
     ):
         validate_inputs(slide, with_value(cells, -2))
     scaled = validate_inputs(slide, with_value(cells, -2), normalised=True)
@@ -290,14 +296,24 @@ def normalise(adata, *, log):
 
 @pytest.mark.parametrize(
     ("log", "words"),
-    [(True, "log-transformed, at 1e.04 counts each"), (False, "normalised but not log-transformed")],
+    [
+        (True, "like log1p of values scaled to 10,000 each"),
+        (False, "like values scaled to 10,000 each, not log-transformed"),
+    ],
 )
 def test_normalised_values_are_recognised_and_accepted_when_said(slide, cells, log, words):
     cells.layers["raw_counts"] = cells.X.copy()
     cells = normalise(cells, log=log)
     with pytest.raises(InputError, match=rf"{words}.*'raw_counts' \(whole numbers\)") as error:
         validate_inputs(slide, cells)
+    assert "read(path, layer='raw_counts') (--sc-layer raw_counts)" in error.value.advice
     assert "--normalised" in error.value.advice
+    slide.layers["my counts"], slide.X = slide.X.copy(), -slide.X
+    with pytest.raises(
+        InputError, match=r"negative(.|\n)*layer='my counts'\) \(--layer 'my counts', with --sc-layer X"
+    ):
+        validate_inputs(slide)
+    slide.X = slide.layers.pop("my counts")
     valid = validate_inputs(slide, cells, normalised=True)
     assert valid.kind == "normalised" and valid.forms == ["counts", "log" if log else "linear"]
     assert any("taken as normalised, as asked" in text for text in valid.warnings)
@@ -314,6 +330,10 @@ def test_bins_that_look_like_counts_are_odd(slide, cells):
     bins = cells.copy()
     bins.X = sparse.csr_matrix(np.random.default_rng(0).integers(0, 101, cells.shape).astype(np.float32))
     assert any("bins, ranks" in text for text in validate_inputs(slide, bins).warnings)
+    told = [text for text in validate_inputs(slide, bins, normalised=True).warnings if "the cells" in text]
+    assert told == [
+        "the cells: many values equal the largest, 100: bins, ranks or clipped values, taken as normalised, as asked."
+    ]
     assert not any("bins, ranks" in text for text in validate_inputs(slide, cells).warnings)
 
 
@@ -413,5 +433,5 @@ def test_what_is_not_anndata(slide, cells):
         validate_inputs([], cells)
     with pytest.raises(InputError, match=r"slide 1: expected an AnnData, found str.\n.*sg\.read"):
         validate_inputs(["a.h5ad"], cells)
-    with pytest.raises(InputError, match="there are no observations"):
+    with pytest.raises(InputError, match="the cells: there are no cells"):
         validate_inputs(slide, cells[:0])

@@ -101,7 +101,7 @@ def test_normalised_values_when_accepted(cells):
 def test_what_is_no_anndata_or_empty_is_refused(cells):
     with pytest.raises(InputError, match="expected an AnnData, found ndarray"):
         validate_cells(np.ones((3, 20)), GENES, WEIGHTS)
-    with pytest.raises(InputError, match="no observations"):
+    with pytest.raises(InputError, match="there are no cells"):
         validate_cells(cells[:0].copy(), GENES, WEIGHTS)
 
 

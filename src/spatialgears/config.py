@@ -527,6 +527,10 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+#: What pydantic says in its own terms, by the first word of the kind of error.
+_EXPECTED = {"int": "expected a whole number", "float": "expected a number", "bool": "expected true or false"}
+
+
 def _explain(error: ValidationError) -> ConfigError:
     lines = []
     for item in error.errors():
@@ -538,7 +542,7 @@ def _explain(error: ValidationError) -> ConfigError:
             hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(known)}"
             lines.append(f"{field}: there is no such key; {hint}")
         else:
-            message = item["msg"].removeprefix("Value error, ")
+            message = _EXPECTED.get(item["type"].split("_")[0]) or item["msg"].removeprefix("Value error, ")
             found = "" if isinstance(item["input"], dict | BaseModel) else f", found {item['input']!r}"
             lines.append(f"{field}: {message[0].lower()}{message[1:]}{_allowed(location)}{found}")
     return ConfigError(

@@ -42,4 +42,4 @@ class TrainingError(GearsError, RuntimeError):
 
 
 class RunError(GearsError, RuntimeError):
-    """A run folder that is locked, damaged, or belongs to other inputs."""
+    """A run folder or a saved file that is locked or damaged, or a process that ended early."""

@@ -164,8 +164,9 @@ def _laid(
     placed, status = canonical(coords), found.status
     if n_cells < FEW_CELLS:
         status = f"{number(n_cells, 'cell')} placed beside {number(len(features) - n_cells, 'spot')} of the slides."
-    diagnostics = {**found.diagnostics, "mode": found.mode, "unfilled": unfilled(coords[:n_cells], tissue)}
-    diagnostics["spacing"] = settings.spacing
+    diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": settings.spacing}
+    if n_cells >= settings.spacing_cells:  # fewer do not fill a tissue
+        diagnostics["unfilled"] = unfilled(coords[:n_cells], tissue)
     diagnostics["profile"] = {**found.profile, **clock.seconds}
     turn = lay_on(coords - coords.mean(0), placed.coords)
     return {

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from spatialgears._version import __version__
 from spatialgears.assembly.distances import dense_distances, nearest_cells, neighbour_matrix, pair_distances
+from spatialgears.engine import write_atomic
 from spatialgears.errors import InputError
 from spatialgears.words import number
 
@@ -26,6 +28,8 @@ GRAPH_NEIGHBORS = 15
 
 #: Keys of ``obsm`` with samples begin so.
 SAMPLE = "X_gears_sample"
+#: Columns of a table of places.
+COLUMNS = ("cell", "x", "y", "radius50", "radius90", "outside")
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +223,7 @@ class Reconstruction:
         return adata
 
     def write(self, adata: AnnData, path: str | Path, *, source: str | Path | None = None) -> None:
-        """Write the cells with their places to an ``.h5ad`` file, whole or not at all.
+        """Write the cells with their places to an ``.h5ad`` file, or the places alone to a ``.csv``, whole or not at all.
 
         Parameters
         ----------
@@ -227,7 +231,7 @@ class Reconstruction:
             The cells, in the order they were given; not modified. If they are on disk, so they stay: the file or zarr
             folder is copied, ``.X`` and layers as they are, and what :meth:`to_adata` adds is added to the copy.
         path
-            The file to write.
+            The file to write. A ``.csv`` has the columns cell, x, y, radius50, radius90 and outside.
         source
             Where the cells were read from. An ``.h5ad`` file or ``.zarr`` folder is then copied, as those on disk are: what
             was not read of it, such as other layers, is kept.
@@ -241,6 +245,11 @@ class Reconstruction:
         --------
         >>> rec.write(cells, "placed.h5ad")  # doctest: +SKIP
         """
+        if Path(path).suffix == ".csv":
+            columns = (self.obs_names, *self.coords.T, self.radius50, self.radius90, self.outside)
+            table = pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
+            write_atomic(path, table.to_csv(index=False))
+            return
         from anndata import AnnData
 
         from spatialgears.io import add_to_h5ad, write_h5ad

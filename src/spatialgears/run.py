@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from spatialgears import store
 from spatialgears._version import __version__
-from spatialgears.config import Config
+from spatialgears.config import Config, Preset
 from spatialgears.engine import Progress, join, remove_leftovers, silent, write_atomic
 from spatialgears.errors import InputError, RunError
 from spatialgears.processes import agreed, is_first
@@ -93,7 +93,7 @@ def run(
     _refuse_strangers(out)
     with locked(out.root), logged(out.log):
         logger.info("spatialgears %s: %s", __version__, inputs.command or "from Python")
-        remove_leftovers(out.root, [path.name for path in (out.manifest, out.cells, out.report)])
+        remove_leftovers(out.root, [path.name for path in (out.manifest, *out.results)])
         slides, cells = inputs.read()
         require_types(cells, inputs.types)
         valid = validate_inputs(
@@ -111,14 +111,17 @@ def run(
         manifest = _claim(out, inputs, config)
         _refuse_changed(out, manifest)
         fitted = (out.model / "meta.json").exists()
-        done = bool(manifest.get("results")) and out.cells.exists() and out.report.exists()
+        done = bool(manifest.get("results")) and all(path.exists() for path in out.results)
         agreed(FITTED * fitted + DONE * done)
         say(
             f"{number(sum(map(len, valid.coords)), 'spot')} of {number(len(slides), 'slide')}, "
             f"{number(cells.n_obs, 'cell')}, {number(len(valid.genes), 'gene')} in common."
         )
         if done:
-            say(f"Everything is done already in {out.root}; nothing was changed.")
+            say(
+                f"Everything is done already in {out.root}; nothing was changed. To do it again, choose another folder with "
+                "-o, or delete this one."
+            )
             return out
         if begun:
             say(f"Going on in {out.root}" + (": the model is fitted already." if fitted else "."))
@@ -134,6 +137,7 @@ def run(
             agreed(FITTED)
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
         placed.write(cells, out.cells, source=inputs.sc)
+        placed.write(cells, out.places)
         try:
             require_plotly()
         except InputError as error:
@@ -145,17 +149,16 @@ def run(
                 placed,
                 cells=cells,
                 slides=slides,
-                names=inputs.st,
+                names=[*inputs.st, inputs.sc],
                 spatial_key=inputs.spatial_key,
                 types=inputs.types,
                 command=inputs.command,
+                overwrite=True,
             )
         manifest["warnings"] = placed.warnings
         for text in (*placed.self_check, *(f"warning: {text}" for text in placed.warnings)):
             logger.info("%s", text)
-        manifest["results"] = {
-            path.name: fingerprint(path) for path in (out.cells, out.report) if path.exists()
-        }
+        manifest["results"] = {path.name: fingerprint(path) for path in out.results if path.exists()}
         _write(out.manifest, manifest)
         store.remove(out.checkpoints)
         logger.info("done")
@@ -265,11 +268,9 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> dict[str, Any]:
     del before["digest"]
     differences = _differences(before, manifest)
     if differences:
-        raise RunError(
-            f"{out.root} belongs to another run:\n  - "
-            + "\n  - ".join(differences)
-            + "\nNothing was changed. Choose "
-            "another folder with -o, or delete this one."
+        raise InputError(
+            f"{out.root} belongs to another run, and nothing was changed:\n  - " + "\n  - ".join(differences),
+            "Choose another folder with -o, give the settings and inputs of that run, or delete its folder.",
         )
     return before
 
@@ -281,6 +282,16 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "files": files}
 
 
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by their keys, such as ``geometry.steps``."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= (
+            {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+        )
+    return flat
+
+
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = []
     if list(before.get("inputs", {}).values()) != list(now["inputs"].values()):
@@ -289,18 +300,18 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         )
     if before.get("reading") != now["reading"]:
         found.append(f"it was read with {before.get('reading')}, now {now['reading']}")
-    was, wanted = before.get("config", {}), now["config"]
-    for section, values in wanted.items():
-        if not isinstance(values, dict):
-            if section != "threads" and was.get(section) != values:
-                found.append(f"{section} was {was.get(section)}, now {values}")
-            continue
-        earlier = was.get(section, {})
-        found += [
-            f"{section}.{key} was {earlier.get(key)}, now {value}"
-            for key, value in values.items()
-            if earlier.get(key) != value
-        ]
+    was, wanted = _flat(before.get("config", {})), _flat(now["config"])
+    presets = {name: _flat(Config.preset(name).model_dump(mode="json")) for name in get_args(Preset)}
+    old, new = (
+        min(presets, key=lambda name: sum(presets[name][key] != config.get(key) for key in presets[name]))
+        for config in (was, wanted)
+    )
+    if old != new:
+        found.append(f"its preset was {old}, now {new}")
+    for key, value in wanted.items():
+        told = old != new and (was.get(key), value) == (presets[old][key], presets[new][key])
+        if key != "threads" and was.get(key) != value and not told:
+            found.append(f"{key} was {was.get(key)}, now {value}")
     if before.get("versions", {}).get("spatialgears") != now["versions"]["spatialgears"]:
         found.append(f"it was made by spatialgears {before.get('versions', {}).get('spatialgears')}")
     return found

@@ -50,9 +50,19 @@ class RunFolder:
         return self.root / "cells.h5ad"
 
     @property
+    def places(self) -> Path:
+        """The places alone, as a table."""
+        return self.root / "places.csv"
+
+    @property
     def report(self) -> Path:
         """The report."""
         return self.root / "report.html"
+
+    @property
+    def results(self) -> list[Path]:
+        """What a run is for."""
+        return [self.cells, self.places, self.report]
 
     def warnings(self) -> list[str]:
         """What the run found odd, as its manifest tells."""

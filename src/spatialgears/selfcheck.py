@@ -29,27 +29,27 @@ JACKKNIFED = 1000  # the most spots that the error of the gain is found from
 #: The metrics of which it is told on how many the model is ahead, and whether higher is better.
 HIGHER_IS_BETTER = {name: higher for name, (_, higher, _) in MAIN.items()}
 MISSED_SLIDE = "Held-out slide"  # so begin titles of checks on slides that were missed as a whole
-#: What a verdict means, where neighbours are right and where they are not.
+#: What a verdict means for spots, where those near each other stay so and where they do not.
 MEANING: Mapping[Verdict, tuple[str, str]] = {
     "good": (
-        "neighbours are right, and so are long distances",
-        "long distances are right; who is next to whom is less so",
+        "near ones stay near, and long distances are about right",
+        "long distances are about right; which are next to each other is less so",
     ),
     "fair": (
-        "neighbours are mostly right; read long distances with care",
-        "the large-scale layout is right; who is next to whom is not to be relied on",
+        "near ones mostly stay near; read long distances with care",
+        "the large-scale layout is right; which are next to each other is not to be relied on",
     ),
     "weak": (
-        "neighbours are mostly right; long distances are not to be relied on",
+        "near ones mostly stay near; long distances are not to be relied on",
         "the layout is right only in outline; read it with care",
     ),
 }
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
-LOCAL = 0.8  # edge AUC from which neighbours are called right
+LOCAL = 0.8  # edge AUC from which near ones are said to stay near
 SPATIAL, FEW_SPATIAL = (
     0.1,
     10,
-)  # Moran's I from which a gene is called spatial, and how few such are worth a warning
+)  # Moran's I from which a gene is called spatial; fewer such genes are worth a warning
 STRONGEST, WEAK = 50, 0.15  # genes whose mean Moran's I is looked at, and below what it is called weak
 
 
@@ -211,7 +211,7 @@ def _words(
     elif verdict == "none":
         told = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
     else:
-        told = f"{verdict.capitalize()}: {MEANING[verdict][0 if near else 1]}."
+        told = f"{verdict.capitalize()}, for spots: {MEANING[verdict][0 if near else 1]}."
     told += f" This rests on {n_spots:,} spots."
     if reference:
         gain, margin = model["spearman"] - reference["spearman"], max(0.01, 2 * error)
@@ -285,7 +285,7 @@ def warnings(
     outside
         (N,) cells whose expression no slide supports.
     unfilled
-        Share of the slides' tissue near which no cell was placed.
+        Share of the slides' tissue near which no cell was placed; None where the cells are too few to fill it.
     spaced
         Whether cells were spread over the slides' tissue (``assembly.spacing`` above 0).
     radius90
@@ -318,7 +318,8 @@ def warnings(
             f"Composition mismatch: no cell was placed near {unfilled:.0%} of the slides' tissue. Either those cells were "
             "not sampled, or they were put elsewhere. "
             + (
-                "If the cells are a part of the tissue, such as one sorted type, use --set assembly.spacing=0."
+                "If the cells are a part of the tissue, such as one sorted type, give gears run or gears reconstruct "
+                "--set assembly.spacing=0."
                 if spaced
                 else "If the cells are a part of the tissue, this is expected, as assembly.spacing is 0."
             )

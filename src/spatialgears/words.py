@@ -23,6 +23,11 @@ def number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
+def p_value(value: float) -> str:
+    """``= 0.003``; what is too small to mean more, ``< 1e-16``."""
+    return "< 1e-16" if value < 1e-16 else f"= {value:.1g}"
+
+
 def alike(name: str, names: Iterable[object], most: int = 3) -> list[str]:
     """Of some names those that differ from ``name`` in case alone, else those spelled most like it."""
     known = list(map(str, names))

@@ -92,7 +92,7 @@ def test_the_folder_may_come_from_the_environment(root, monkeypatch):
     monkeypatch.setenv("SPATIALGEARS_DATA", str(root))
     assert load("dlpfc").cells.n_obs == N
     monkeypatch.delenv("SPATIALGEARS_DATA")
-    with pytest.raises(InputError, match="SPATIALGEARS_DATA"):
+    with pytest.raises(InputError, match=r"--data FOLDER.*SPATIALGEARS_DATA"):
         load("dlpfc")
 
 

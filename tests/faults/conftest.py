@@ -15,6 +15,7 @@ import pytest
 #: What must be equal, byte by byte, whatever happened on the way.
 RESULTS = (
     "cells.h5ad",
+    "places.csv",
     "model/config.json",
     "model/genes.txt",
     "model/weights.safetensors",

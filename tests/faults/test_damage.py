@@ -150,7 +150,7 @@ def test_a_damaged_checkpoint_is_named_and_the_others_are_used(
     assert tools[1](out) == tools[1](whole_run)
 
 
-@pytest.mark.parametrize("name", ["run.json", "cells.h5ad", "report.html"])
+@pytest.mark.parametrize("name", ["run.json", "cells.h5ad", "places.csv", "report.html"])
 def test_a_damaged_file_of_a_run_is_named(
     name, whole_run, small_files, fault_config, tools, tmp_path, rng, record_property
 ):

@@ -8,6 +8,7 @@ import pytest
 import spatialgears as sg
 from spatialgears.analysis.markers import MarkerEnrichment
 from spatialgears.errors import InputError
+from spatialgears.words import p_value
 
 
 def legend_names(ax) -> list[str]:
@@ -57,6 +58,7 @@ def test_markers_show_near_and_other_with_their_p(found):
     ax.figure.canvas.draw()
     assert [text.get_text() for text in ax.get_xticklabels()] == ["BST2", "$odd"]
     assert ax.texts[0].get_text() == "P = 0.0001\nlog2 FC 0.61"
+    assert p_value(4e-49) == "< 1e-16" and p_value(0.0312) == "= 0.03"
     with pytest.raises(InputError, match="'NRP1' was not tested"):
         sg.pl.marker_enrichment(found, genes=["NRP1"])
 

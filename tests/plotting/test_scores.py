@@ -15,11 +15,13 @@ def legend_names(ax) -> list[str]:
 
 
 def test_agreement_of_morans_i(adata):
-    table = pd.DataFrame({"reconstruction": [0.1, 0.4, 0.2], "slide": [0.2, 0.8, 0.3]}, index=list("abc"))
+    table = pd.DataFrame(
+        {"reconstruction": [0.1, 0.4, 0.2, 0.395], "slide": [0.2, 0.8, 0.3, 0.79]}, index=list("abcd")
+    )
     adata.uns["gears_moran"] = {"table": table, "agreement": 1.0}
     ax = sg.pl.moran_agreement(adata)
     np.testing.assert_allclose(ax.collections[0].get_offsets(), table[["slide", "reconstruction"]])
-    assert "Spearman 1.00" in [text.get_text() for text in ax.texts]
+    assert [text.get_text() for text in ax.texts] == ["b", "c", "a", "Spearman 1.00"]  # d would lie on b
     del table["slide"]
     with pytest.raises(InputError, match="no slide to compare"):
         sg.pl.moran_agreement(adata)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -106,15 +106,20 @@ Normalised = Annotated[
     bool,
     typer.Option("--normalised", rich_help_panel=_INPUT, help="Accept values that are not counts."),
 ]
-Preset = Annotated[
-    str | None,
-    typer.Option(
+
+
+def _preset(unless_named: str) -> Any:
+    return typer.Option(
         "--preset",
         metavar="NAME",
         rich_help_panel=_CONFIG,
-        help="quick, default (if none is named) or paper.",
-    ),
-]
+        show_default=False,
+        help=f"quick, default or paper; {unless_named} if none is named.",
+    )
+
+
+Preset = Annotated[str | None, _preset("default")]
+DemoPreset = Annotated[str | None, _preset("quick")]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -165,15 +170,18 @@ def is_there(path: str | Path) -> bool:
 def is_large(path: str) -> bool:
     """Whether a file or folder is better left on disk and read in parts."""
     place = Path(path).expanduser()
-    files = place.rglob("*") if place.suffix == ".zarr" and place.is_dir() else [place]
+    files = place.rglob("*") if place.suffix.lower() == ".zarr" and place.is_dir() else [place]
     return sum(file.stat().st_size for file in files if file.is_file()) > LARGE_FILE
 
 
-def require_output(out: Path, suffix: str, inputs: Sequence[str | Path], *, overwrite: bool = False) -> None:
+def require_output(
+    out: Path, suffixes: Sequence[str], inputs: Sequence[str | Path], *, overwrite: bool = False
+) -> None:
     """Refuse to write over an input, into one, over a file, unless it is to be replaced, or where nothing can be."""
-    if out.suffix != suffix:
+    if out.suffix not in suffixes:
         raise InputError(
-            f"-o expects a {suffix} file, found {out}.", f"For example: -o {out.with_suffix(suffix)}"
+            f"-o expects a {' or '.join(suffixes)} file, found {out}.",
+            f"For example: -o {out.with_suffix(suffixes[0])}",
         )
     target = out.expanduser().resolve()
     for path in inputs:
@@ -187,7 +195,9 @@ def require_output(out: Path, suffix: str, inputs: Sequence[str | Path], *, over
             f"{out} is there already, and was not made by gears.", "Name another file, or move this one away."
         )
     if target.exists() and not overwrite:
-        raise InputError(f"{out} is there already.", "Name another file, or say --overwrite.")
+        raise InputError(
+            f"{out} is there already.", "Name another file, or say overwrite=True (--overwrite)."
+        )
     folder = next(parent for parent in target.parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -199,10 +209,15 @@ def require_output(out: Path, suffix: str, inputs: Sequence[str | Path], *, over
 
 
 def _ours(path: Path) -> bool:
-    """Whether a file is one that was written here: a report, or cells with places."""
+    """Whether a file is one that was written here: a report, a table of places, or cells with places."""
     import h5py
 
     try:
+        if path.suffix == ".csv":
+            from spatialgears.reconstruction import COLUMNS
+
+            with path.open("rb") as file:
+                return file.readline().strip() == ",".join(COLUMNS).encode()
         if path.suffix == ".html":
             return b"spatialgears report" in path.read_bytes()
         with h5py.File(path) as file:

@@ -89,7 +89,7 @@ def demo(
         int, typer.Option("--cells", metavar="N", min=200, help="Cells of the simulated tissue.")
     ] = 2000,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Another tissue.")] = 0,
-    preset: options.Preset = "quick",
+    preset: options.DemoPreset = "quick",
     config: options.ConfigFile = None,
     assignments: options.Set = None,
 ) -> None:
@@ -185,7 +185,14 @@ def reconstruct(
     model: ModelFolder,
     sc: Cells,
     out: Annotated[
-        Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="The .h5ad file to write.")
+        Path,
+        typer.Option(
+            "--output",
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The file to write: .h5ad, or .csv for the places alone.",
+        ),
     ],
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
@@ -204,7 +211,7 @@ def reconstruct(
     """Place cells with a fitted model, in a map of their own: positions of two calls are not comparable."""
     options.require_room()
     options.check_paths([sc])
-    options.require_output(out, ".h5ad", [sc, model], overwrite=overwrite)
+    options.require_output(out, [".h5ad", ".csv"], [sc, model], overwrite=overwrite)
     from spatialgears.config import Config
 
     settings = launch.on_devices(Config.preset(), devices, num_nodes)
@@ -235,7 +242,12 @@ def reconstruct(
     if profile:
         output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})
     _tell_checks(fitted, placed.warnings)
-    typer.echo(f"The cells with their places are in {out}, obsm['X_gears']")
+    where = (
+        f"The places are in {out}"
+        if out.suffix == ".csv"
+        else f"The cells with their places are in {out}, obsm['X_gears']"
+    )
+    typer.echo(where)
 
 
 def report(
@@ -262,7 +274,7 @@ def report(
     slides = st or []
     options.require_room()
     options.check_paths([*slides, sc])
-    options.require_output(out, ".html", [*slides, sc, model], overwrite=overwrite)
+    options.require_output(out, [".html"], [*slides, sc, model], overwrite=overwrite)
     from spatialgears.model import GEARS
     from spatialgears.summary import require_plotly, require_types, write_report
     from spatialgears.validate import validate_inputs
@@ -291,10 +303,11 @@ def report(
         placed,
         cells=inputs.cells,
         slides=inputs.slides,
-        names=slides,
+        names=[*slides, sc],
         spatial_key=spatial_key,
         types=types,
         command=shlex.join(["gears", *sys.argv[1:]]),
+        overwrite=overwrite,
     )
     typer.echo(placed.status)
     _tell_checks(fitted, placed.warnings)
@@ -331,7 +344,8 @@ def _tell(folder: RunFolder, *, as_json: bool) -> None:
     from spatialgears.model import GEARS
 
     model = GEARS.load(folder.model)
-    files = {"cells": folder.cells, "model": folder.model, "report": folder.report, "log": folder.log}
+    files = {"cells": folder.cells, "places": folder.places, "model": folder.model}
+    files |= {"report": folder.report, "log": folder.log}
     if as_json:
         facts: dict[str, Any] = {name: str(path) for name, path in files.items() if path.exists()}
         checks = [check.to_dict() for check in model.checks_]

@@ -162,21 +162,19 @@ def _root(root: str | Path | None) -> Path:
     if not given:
         raise InputError(
             "The folder of the benchmark sets is not known.",
-            f"Pass root=, or set the variable {ROOT_VARIABLE}.",
+            f"Pass root= (--data FOLDER), or set the variable {ROOT_VARIABLE}.",
         )
     folder = Path(given)
     if not folder.is_dir():
         raise InputError(
-            f"There is no data folder {folder}.", f"Check root= or the variable {ROOT_VARIABLE}."
+            f"There is no data folder {folder}.", f"Check root= (--data) or the variable {ROOT_VARIABLE}."
         )
     return folder
 
 
 def _read(path: Path, *, counts: bool, spatial: bool = True) -> AnnData:
     """One file, refused if it does not hold what the registry says."""
-    advice = (
-        f"Check that the folder given by root= or {ROOT_VARIABLE} holds the set, and fetch the file again."
-    )
+    advice = f"Check that the folder given by root= (--data) or {ROOT_VARIABLE} holds the set, and fetch the file again."
     if not path.is_file():
         raise InputError(f"There is no file {path}.", advice)
     try:

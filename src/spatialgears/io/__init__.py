@@ -215,10 +215,9 @@ def _in_memory(adata: AnnData) -> Iterator[Any]:
 def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
     import anndata
 
+    suffix = path.suffix.lower()
     if path.is_dir():
-        if path.suffix == ".zarr" or any(
-            (path / name).exists() for name in (".zgroup", ".zattrs", "zarr.json")
-        ):
+        if suffix == ".zarr" or any((path / name).exists() for name in (".zgroup", ".zattrs", "zarr.json")):
             with _reading(path, "a zarr store"):
                 return _read_zarr(path, table, backed=backed)
         if is_space_ranger(path):
@@ -230,10 +229,10 @@ def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
         if is_cell_ranger(path):
             with _reading(path, "a Cell Ranger folder"):
                 return read_cell_ranger(path)
-    elif path.suffix == ".h5ad":
+    elif suffix == ".h5ad":
         with _reading(path, "an .h5ad file"):
             return _open_h5ad(path) if backed else anndata.read_h5ad(path)
-    elif path.suffix == ".h5":
+    elif suffix == ".h5":
         import scanpy  # slow to import: only where needed
 
         with _reading(path, "a 10x .h5 file"):
@@ -312,9 +311,9 @@ def _attach(adata: AnnData, coords: np.ndarray, where: str) -> None:
     missing = adata.obs_names[np.isnan(coords).any(axis=1)]
     if len(missing):
         raise InputError(
-            f"{where}: {len(missing):,} of {adata.n_obs:,} observations have no coordinates, "
+            f"{where}: {len(missing):,} of {adata.n_obs:,} spots have no coordinates, "
             f"e.g. {_listed(missing, 3)}.",
-            "Use the same barcodes in both, or leave out the observations without a place.",
+            "Use the same barcodes in both, or leave out the spots without a place.",
         )
     adata.obsm["spatial"] = coords
 
@@ -349,19 +348,27 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         elif "could not convert string" in reason:
             hint = "Leave only counts beside the names; columns of text, such as cell types, are not read from tables."
         elif told := _telltale(path):
-            reason, hint = told, "Download it again."
+            reason, hint = told
         raise InputError(f"{path} could not be read as {kind}: {reason}", hint) from error
 
 
-def _telltale(path: Path) -> str | None:
-    """What the first bytes of a file say that is no data at all."""
+def _telltale(path: Path) -> tuple[str, str] | None:
+    """What the first bytes of a file say that is not what its name says, and what to do."""
     if not path.is_file():
         return None
     with open(path, "rb") as file:
         head = file.read(512).lstrip()
     if not head:
-        return "it is empty."
-    return "it is a web page, as when a download asks to sign in." if head[:1] == b"<" else None
+        return "it is empty.", "Write, copy or download it again; was the disk full?"
+    if head[:1] == b"<":
+        return "it is a web page, as when a download asks to sign in.", "Download it again."
+    if path.suffix.lower() in (".h5ad", ".h5") and not head.startswith(b"\x89HDF"):
+        begins = head.splitlines()[0][:20].decode(errors="replace")
+        return (
+            f"it is not an HDF5 file; it begins with {begins!r}.",
+            "Give it the ending of what it is (a table: .csv or .tsv), or name another file.",
+        )
+    return None
 
 
 def _existing(path: str | Path) -> Path:
@@ -390,7 +397,7 @@ def _readable_below(path: Path) -> Path | None:
 
 def _inside(path: Path) -> str:
     if not path.is_dir():
-        return f"Convert it, for example with anndata's write_h5ad, to one of: {FORMATS}."
+        return "Convert it, for example with anndata's write_h5ad; what its name ends in tells the format."
     names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     return f"The folder {path} holds {_listed(names) if names else 'nothing'}."
 

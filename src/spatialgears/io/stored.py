@@ -100,12 +100,12 @@ def store_at(path: str | Path) -> Path | None:
     """The ``.h5ad`` file or ``.zarr`` folder at a path, if it is one that results can be added to a copy of."""
     path = Path(path).expanduser()
     try:
-        if path.suffix == ".h5ad" and path.is_file():
+        if path.suffix.lower() == ".h5ad" and path.is_file():
             import h5py
 
             with h5py.File(path) as file:
                 return path if is_current(file) else None
-        if path.suffix == ".zarr" and path.is_dir():
+        if path.suffix.lower() == ".zarr" and path.is_dir():
             import zarr
 
             return path if is_current(zarr.open_group(str(path), mode="r")) else None

@@ -13,6 +13,7 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
+from spatialgears.validate.coordinates import named_pair
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
 #: Rows of a counts table held dense at one time.
 CHUNK = 1000
 
-#: Columns known to hold coordinates, x first; tried in this order, whatever the case.
-PAIRS = (
-    ("pxl_col_in_fullres", "pxl_row_in_fullres"),
-    ("x", "y"),
-    ("x_centroid", "y_centroid"),
-    ("pixel_x", "pixel_y"),
-    ("imagecol", "imagerow"),
-    ("coord_x", "coord_y"),
-    ("array_col", "array_row"),
-)
 POSITIONS = ["barcode", "in_tissue", "array_row", "array_col", "pxl_row_in_fullres", "pxl_col_in_fullres"]
 
 
@@ -39,7 +30,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnData:
-    """A table of counts as sparse AnnData; ``names`` of observations, where known, tell rows from columns."""
+    """A table of counts as sparse AnnData; ``names`` of spots or cells, where known, tell rows from columns."""
     from anndata import AnnData
 
     separator, lines = _head(path)
@@ -65,7 +56,7 @@ def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnDa
 
 def read_coordinates(path: Path) -> pd.DataFrame:
     """A table of names, x and y; columns are found by their names, or are the only two with numbers."""
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         frame = pd.read_parquet(path)
     else:
         separator, lines = _head(path)
@@ -86,7 +77,7 @@ def read_coordinates(path: Path) -> pd.DataFrame:
 
 def read_positions(path: Path) -> pd.DataFrame:
     """Space Ranger's positions of spots: CSV with a header (from 2.0) or without, parquet (Visium HD)."""
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         frame = pd.read_parquet(path)
     else:
         _, lines = _head(path)
@@ -103,7 +94,7 @@ def read_positions(path: Path) -> pd.DataFrame:
 
 def _head(path: Path) -> tuple[str, list[list[str]]]:
     """The separator and the fields of the first two lines."""
-    opener = gzip.open if path.suffix == ".gz" else open
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
     with opener(path, "rt", newline="") as file:
         lines = list(itertools.islice(file, 2))
     separator = max(",\t;", key=lines[0].count) if lines else ","
@@ -111,10 +102,8 @@ def _head(path: Path) -> tuple[str, list[list[str]]]:
 
 
 def _xy(frame: pd.DataFrame, path: Path) -> list[str]:
-    by_name = {str(name).lower(): name for name in frame.columns}
-    for pair in PAIRS:
-        if all(name in by_name for name in pair):
-            return [by_name[name] for name in pair]
+    if pair := named_pair(frame):
+        return pair
     numeric = list(frame.select_dtypes("number").columns)
     if len(numeric) != 2:
         raise InputError(

@@ -11,6 +11,7 @@ import pandas as pd
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, maps, palette
 from spatialgears.plotting.values import color_values, coordinates, slot
+from spatialgears.words import p_value
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -224,7 +225,7 @@ def marker_enrichment(
     top = found.values[list(genes)].max().to_numpy()
     for x, (gene, y) in enumerate(zip(genes, top, strict=True)):
         row = found.table.loc[gene]
-        words = f"P = {row['pvalue_adj']:.1g}\nlog2 FC {row['log2fc']:.2f}"
+        words = f"P {p_value(row['pvalue_adj'])}\nlog2 FC {row['log2fc']:.2f}"
         ax.text(x, y + 0.03 * top.max(), words, ha="center", va="bottom", fontsize="x-small")
     ax.set_ylim(top=1.2 * top.max())
     ax.set_xticks(range(len(genes)), genes)

@@ -34,6 +34,7 @@ def axes_or_new(ax: Axes | None, *, width: float = 5.2, height: float = 4.4) -> 
 def map_axes(ax: Axes, *, title: str | None, unit: str = UNIT) -> None:
     """Axes of a map: equal aspect, no frame in the way, the unit on both."""
     equal_aspect(ax)
+    ax.locator_params(nbins=4)  # so that long numbers do not meet
     ax.set_xlabel(f"x ({unit})")
     ax.set_ylabel(f"y ({unit})")
     plain(ax)

@@ -32,7 +32,7 @@ def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None
     Returns
     -------
     Axes
-        One point per gene, those highest on the slide named; the Spearman correlation stands in the corner.
+        One point per gene, a few of those highest on the slide named; the Spearman correlation stands in the corner.
 
     Examples
     --------
@@ -52,13 +52,12 @@ def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None
         )
     table = found["table"]
     ax = canvas.axes_or_new(ax, width=4.2, height=4.0)
-    ax.scatter(
-        table["slide"], table["reconstruction"], s=14, color=palette.CATEGORICAL[0], linewidths=0, alpha=0.7
-    )
-    for gene, row in table.nlargest(3, "slide").iterrows():
+    x, y = table["slide"].to_numpy(), table["reconstruction"].to_numpy()
+    ax.scatter(x, y, s=14, color=palette.CATEGORICAL[0], linewidths=0, alpha=0.7)
+    for i in _apart(x, y):
         ax.annotate(
-            str(gene),
-            (row["slide"], row["reconstruction"]),
+            str(table.index[i]),
+            (x[i], y[i]),
             (3, 3),
             textcoords="offset points",
             fontsize="x-small",
@@ -71,6 +70,15 @@ def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None
     canvas.plain(ax)
     canvas.set_title(ax, title)
     return ax
+
+
+def _apart(x: np.ndarray, y: np.ndarray) -> list[int]:
+    """At most three of the twenty points furthest to the right, so far from each other that their names do not meet."""
+    chosen: list[int] = []
+    for i in np.argsort(-x, kind="stable")[:20]:
+        if len(chosen) < 3 and (abs(y[i] - y[chosen]) >= 0.07 * np.ptp(y)).all():
+            chosen.append(int(i))
+    return chosen
 
 
 def neighbors_by_type(adata: AnnData, *, title: str | None = None, ax: Axes | None = None) -> Axes:

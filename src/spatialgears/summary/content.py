@@ -49,6 +49,7 @@ def write_report(
     spatial_key: str = "spatial",
     types: str | None = None,
     command: str = "",
+    overwrite: bool = False,
 ) -> Path:
     """Write the report that ``gears run`` writes: one HTML file, to be opened, mailed or archived.
 
@@ -61,13 +62,15 @@ def write_report(
     cells, slides
         What was placed and what the model was fitted on; not modified. Without slides, what compares the two is left out.
     names
-        What to call the slides.
+        What to call the slides and, after them, the cells; paths, for example.
     spatial_key
         Key of ``obsm`` with the places of spots.
     types
         Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
     command
         The command that makes the result again, to be shown.
+    overwrite
+        Replace a file that is there.
 
     Returns
     -------
@@ -77,7 +80,8 @@ def write_report(
     Raises
     ------
     InputError
-        If the cells are not those that were placed, or plotly, which draws the report, is missing.
+        If the file is there already, the cells are not those that were placed, or plotly, which draws the report, is
+        missing.
 
     Examples
     --------
@@ -89,6 +93,10 @@ def write_report(
     from spatialgears.report import write_page
 
     require_plotly()
+    if Path(path).exists() and not overwrite:
+        raise InputError(
+            f"{path} is there already.", "Name another file, or say overwrite=True (--overwrite)."
+        )
     require_types(cells, types)
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     if not np.array_equal(cells.obs_names, placed.obs_names):
@@ -142,7 +150,7 @@ def report_content(
     cells, slides
         The inputs; not modified.
     names
-        What to call the slides.
+        What to call the slides and, after them, the cells.
     spatial_key
         Key of ``obsm`` with the places of spots.
     types
@@ -151,7 +159,8 @@ def report_content(
         The command that makes the result again.
     """
     genes = [gene for gene in model.panel_.genes[:SHOWN_GENES] if gene in cells.var_names]
-    titles = slide_titles(names) or [f"slide {i + 1}" for i in range(len(slides))]
+    titles = slide_titles(names[: len(slides)]) or [f"slide {i + 1}" for i in range(len(slides))]
+    title = Path(names[len(slides)]).stem if len(names) > len(slides) else "cells"
     seed = model.config.seed
     subject = subject_of(
         placed,
@@ -184,7 +193,7 @@ def report_content(
         warnings=[*placed.warnings, *(one.caution for one in sections if one.caution)],
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
-            _row("cells", cells, total, "cells"),
+            _row(title, cells, total, "cells"),
         ],
         self_check=[SelfCheck(one.title, one.words, one.model, one.reference) for one in model.checks_],
         obs=obs | {"outside the slides' range": placed.outside},
@@ -194,12 +203,12 @@ def report_content(
         domains_note=_domains_note(domains, subject, seed=seed),
         slides=[
             ReportSlide(
-                title,
+                one,
                 np.asarray(slide.obsm[spatial_key])[:, :2],
                 _expression(slide, genes, sums),
                 columns,
             )
-            for title, slide, sums, columns in zip(titles, slides, totals, on_slides, strict=True)
+            for one, slide, sums, columns in zip(titles, slides, totals, on_slides, strict=True)
         ],
         history=_curves(model.history_),
         sections=sections + _embedding(model.embedding_),
@@ -248,9 +257,10 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
     text = (
         "Spots and cells are compared in an embedding that has not seen coordinates. Spots that were held out, and whole "
         "slides where there are several, are put where the spots most like them in it are, and the rank correlation of "
-        f"distances tells how much of place it keeps; this is no check of the model, which does more. {chosen} Slides and "
-        f"cells lie in it with a neighbour entropy of {mixing['neighbour_entropy']:.2f} and "
-        f"an iLISI of {mixing['ilisi']:.2f} (1: mixed as well as can be)."
+        f"distances tells how much of place it keeps; this is no check of the model, which does more. {chosen} In this "
+        "embedding, with each slide and the cells as a group of its own, neighbour entropy is "
+        f"{mixing['neighbour_entropy']:.2f} and iLISI {mixing['ilisi']:.2f} (1: mixed as well as can be). Figures on mixing "
+        "elsewhere in this report are of what the networks take in, and of spots against cells."
     )
     if reach:
         text += (

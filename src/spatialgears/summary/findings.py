@@ -19,6 +19,7 @@ from spatialgears.analysis import lookup
 from spatialgears.errors import InputError
 from spatialgears.report.content import Section
 from spatialgears.summary.subject import Subject
+from spatialgears.words import p_value
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -204,7 +205,7 @@ def markers(subject: Subject) -> Section:
             "Cells": one.n_cells,
             "Spots near": int(one.near.sum()),
             "Markers (effect, adjusted P)": "; ".join(
-                f"{gene} ({test['effect']:.2f}, {_p(test['pvalue_adj'])})"
+                f"{gene} ({test['effect']:.2f}, P {p_value(test['pvalue_adj'])})"
                 for gene, test in tests.loc[name].iterrows()
             ),
         }
@@ -263,8 +264,8 @@ def mixing(profiles: AnnData) -> Section:
     before, after = (table.loc[(basis, "spots or cells")] for basis in bases)
     words = [
         "Spots and single cells are measured differently. If the network could tell them apart, what it learnt from "
-        "spots would not hold for cells. Before is plain expression; after is what the network sees, with differences of "
-        "depth and platform taken out.",
+        "spots would not hold for cells. Before is plain expression; after is what the network takes in, with differences of "
+        "depth and platform taken out. Spots of all slides are one group here, the cells the other, and both weigh the same.",
         mixing_words(before, after),
         f"Computed on {len(profiles):,} profiles, chosen at random.",
     ]
@@ -305,10 +306,6 @@ def _attempt(title: str, job: Callable[[], Section]) -> Section:
 
 def _judged(value: float, good: str, fair: str, poor: str) -> str:
     return good if value >= GOOD else fair if value >= POOR else poor
-
-
-def _p(value: float) -> str:
-    return "< 1e-16" if value < 1e-16 else f"{value:.1g}"
 
 
 def _section(

@@ -148,7 +148,9 @@ def validate_inputs(
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     everything = [*slides, *([] if cells is None else [cells])]
     names = input_names(names, len(slides))
-    _check_types(everything, len(slides), names)
+    if not slides:
+        raise InputError("Expected at least one slide, found none.", "Give slides=[...] (--st).")
+    _check_types(everything, names, n_slides=len(slides))
     problems: list[InputError] = []
     warnings: list[str] = []
 
@@ -165,11 +167,12 @@ def validate_inputs(
 
     sources: list[Any] = []
     inputs: list[names_of.Genes] = []
-    for adata, name in zip(everything, names, strict=False):
+    for i, (adata, name) in enumerate(zip(everything, names, strict=False)):
         with _collect(problems):
             matrix, var = values.values_of(adata, layer, name)
             sources.append(matrix)
-            inputs.append(names_of.Genes(name, var, adata.obs_names))
+            option = "--st-genes" if i < len(slides) else "--sc-genes"
+            inputs.append(names_of.Genes(name, var, adata.obs_names, option))
             note = names_of.check_unique(inputs[-1])
             warnings += [note] if note else []
     _raise(problems)
@@ -180,7 +183,9 @@ def validate_inputs(
     for i, (adata, matrix, one) in enumerate(zip(everything, sources, inputs, strict=True)):
         with _collect(problems):
             counts.append(_read_values(matrix, one, genes, rows if i == len(slides) else None))
-            warnings += _judge(counts[-1], adata, one.name, genes, normalised=normalised)
+            warnings += _judge(
+                counts[-1], adata, one.name, genes, normalised=normalised, cells=i == len(slides)
+            )
             spots = coords[i] if i < len(slides) else None
             _check_not_empty(counts[-1], spots, min_cells if spots is None else min_spots, one.name)
     _raise(problems)
@@ -219,14 +224,14 @@ def validate_cells(
     -------
     Counts (N, G) on the model's genes, zero where missing; which genes are missing (G,); and warnings.
     """
-    _check_types([cells], 1, [name])
+    _check_types([cells], [name], n_slides=0)
     matrix, var = values.values_of(cells, layer, name)
-    one = names_of.Genes(name, var, cells.obs_names)
+    one = names_of.Genes(name, var, cells.obs_names, "--sc-genes")
     note = names_of.check_unique(one)
     missing = ~np.isin(genes, var.index[~var.index.duplicated(keep=False)].to_numpy(dtype=str))
     lost = float((weights[missing] ** 2).sum() / (weights**2).sum())
     if lost > MOST_MISSING:
-        known = names_of.Genes("the model", pd.DataFrame(index=pd.Index(genes)), cells.obs_names)
+        known = names_of.Genes("the model", pd.DataFrame(index=pd.Index(genes)), cells.obs_names, "")
         raise InputError(
             f"{name}: {missing.sum():,} of the model's {len(genes):,} genes are missing, {lost:.0%} of their weight (at "
             f"most {MOST_MISSING:.0%} may be), e.g. {', '.join(genes[missing][:5])}.",
@@ -234,7 +239,7 @@ def validate_cells(
         )
     counts = _read_values(matrix, one, genes[~missing], rows)
     warnings = [note] if note else []
-    warnings += _judge(counts, cells, name, genes[~missing], normalised=normalised)
+    warnings += _judge(counts, cells, name, genes[~missing], normalised=normalised, cells=True)
     if missing.any():
         warnings.append(
             f"{name}: {missing.sum():,} of the model's {len(genes):,} genes are missing ({lost:.1%} of their weight), e.g. "
@@ -298,19 +303,19 @@ def _assemble(
     )
 
 
-def _check_types(inputs: Sequence[object], n_slides: int, names: Sequence[str]) -> None:
+def _check_types(inputs: Sequence[object], names: Sequence[str], *, n_slides: int) -> None:
     from anndata import AnnData
 
-    if not n_slides:
-        raise InputError("Expected at least one slide, found none.", "Give slides=[...] (--st).")
-    for one, name in zip(inputs, names, strict=False):
+    for i, (one, name) in enumerate(zip(inputs, names, strict=False)):
         if not isinstance(one, AnnData):
             raise InputError(
                 f"{name}: expected an AnnData, found {type(one).__name__}.",
                 "Read files first: sg.read(path).",
             )
         if one.n_obs == 0:
-            raise InputError(f"{name}: there are no observations.", "Check how it was filtered.")
+            raise InputError(
+                f"{name}: there are no {'spots' if i < n_slides else 'cells'}.", "Check how it was filtered."
+            )
 
 
 def _read_values(
@@ -325,9 +330,9 @@ def _check_not_empty(counts: sparse.csr_matrix, coords: np.ndarray | None, least
     """Refuse a slide (which has coordinates) or cells of which too few show any of the shared genes."""
     shown = ~values.empty_rows(counts)
     if shown.sum() < least:
-        few = len(shown) < least
+        few, what = len(shown) < least, "cells" if coords is None else "spots"
         raise InputError(
-            f"{name}: expected at least {least} observations with values in the {counts.shape[1]:,} shared genes, "
+            f"{name}: expected at least {least} {what} with values in the {counts.shape[1]:,} shared genes, "
             f"found {shown.sum()} of {len(shown):,}.",
             "Fit on more cells of the same experiment; the fitted model then places these, even one alone."
             if few
@@ -344,20 +349,28 @@ def _first(one: names_of.Genes, genes: np.ndarray) -> np.ndarray:
 
 
 def _judge(
-    counts: sparse.csr_matrix, adata: AnnData, name: str, genes: np.ndarray, *, normalised: bool
+    counts: sparse.csr_matrix,
+    adata: AnnData,
+    name: str,
+    genes: np.ndarray,
+    *,
+    normalised: bool,
+    cells: bool,
 ) -> list[str]:
     """Refuse values that cannot be used; describe those that can but are odd."""
     values.check_finite(counts, genes, name)
-    if normalised:
-        return [f"{name}: the values look {values.describe(counts)}; taken as normalised, as asked."]
-    values.check_not_negative(counts, genes, name)
-    values.check_whole(counts, name, adata)
+    if not normalised:
+        values.check_not_negative(counts, genes, name, adata, cells=cells)
+        values.check_whole(counts, name, adata, cells=cells)
     if values.looks_binned(counts):
-        return [
-            f"{name}: many values equal the largest, {counts.data.max():g}: bins, ranks or clipped values, "
-            "not counts? If so, say normalised=True (--normalised)."
-        ]
-    return []
+        told = f"{name}: many values equal the largest, {counts.data.max():g}: bins, ranks or clipped values"
+        asked = (
+            ", taken as normalised, as asked."
+            if normalised
+            else ", not counts? If so, say normalised=True (--normalised)."
+        )
+        return [told + asked]
+    return [f"{name}: the values look {values.describe(counts)}; taken as normalised, as asked."] * normalised
 
 
 def _unsupported(slides: list[sparse.csr_matrix], cells: sparse.csr_matrix) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from spatialgears.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from anndata import AnnData
 
 #: Columns of ``.obs`` that name sections, as files of several sections have them.
@@ -18,8 +20,26 @@ SECTIONS = {
     for end in ("", "_id", "_name")
 }
 
+#: Columns known to hold coordinates, x first; tried in this order, whatever the case.
+PAIRS = (
+    ("pxl_col_in_fullres", "pxl_row_in_fullres"),
+    ("x", "y"),
+    ("x_centroid", "y_centroid"),
+    ("center_x", "center_y"),
+    ("pixel_x", "pixel_y"),
+    ("imagecol", "imagerow"),
+    ("coord_x", "coord_y"),
+    ("array_col", "array_row"),
+)
+
 #: A slide whose thin direction is below this share of its long one is a line.
 FLATNESS = 1e-3
+
+
+def named_pair(frame: pd.DataFrame) -> list[str] | None:
+    """The columns that hold coordinates by their names, x first."""
+    by_name = {str(name).lower(): name for name in frame.columns}
+    return next(([by_name[x], by_name[y]] for x, y in PAIRS if x in by_name and y in by_name), None)
 
 
 def coordinates_of(
@@ -30,11 +50,22 @@ def coordinates_of(
     ``swapped``: the cells have coordinates, so that slides without any were perhaps given in their place.
     """
     if key not in adata.obsm:
+        columns = adata.obs.select_dtypes("number").drop(
+            columns="array_row", errors="ignore"
+        )  # hexagons: no distances
+        pair = named_pair(columns)
+        cure = (
+            f"If .obs[{pair[0]!r}] and .obs[{pair[1]!r}] are its places: read(path, coordinates={pair}) (--coordinates "
+            f"{quote(','.join(pair))}). "
+            if pair
+            else ""
+        )
         keys = f"has {', '.join(map(repr, adata.obsm))}" if len(adata.obsm) else "is empty"
         raise InputError(
             f"{name}: expected coordinates of spots in .obsm[{key!r}]; .obsm {keys}, "
             f".obs has {', '.join(map(str, adata.obs.columns[:12])) or 'no columns'}.",
-            ("The cells have coordinates: were slides and cells swapped? " if swapped else "")
+            cure
+            + ("The cells have coordinates: were slides and cells swapped? " if swapped else "")
             + ("Set spatial_key= (--spatial-key) to the right key, or give " if len(adata.obsm) else "Give ")
             + "read(path, coordinates=) (--coordinates): a table of barcode, x, y, or two columns of .obs. Of Space Ranger's "
             "output name the folder that holds spatial/; cells without places belong to cells= (--sc).",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
+from spatialgears.words import number
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -23,12 +25,6 @@ CHUNK_ENTRIES = 50_000_000
 
 #: No expression is larger.
 LARGEST = 1e9
-
-_WORDS = {
-    "linear": "normalised but not log-transformed",
-    "log": "log-transformed",
-    "scaled": "scaled (centred)",
-}
 
 
 def values_of(adata: AnnData, layer: str | None, name: str) -> tuple[Any, pd.DataFrame]:
@@ -176,32 +172,34 @@ def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str, *, fir
         kinds = [
             word for word, found in (("NaN", np.isnan), ("infinite", np.isinf)) if found(counts.data).any()
         ]
+        found = number(int(bad.sum()), f"{' or '.join(kinds)} value")
         raise InputError(
-            f"{name}: expected finite values, found {bad.sum():,} that are {' or '.join(kinds)}, "
-            f"e.g. {_example(counts, bad, genes, first)}.",
+            f"{name}: expected finite values, found {found}, e.g. {_example(counts, bad, genes, first)}.",
             "Start again from the raw counts, or replace what is missing by zero if that is what it means.",
         )
     large = abs(counts.data) > LARGEST
     if large.any():
         raise InputError(
-            f"{name}: expected values up to {LARGEST:g}, found {large.sum():,} that are larger, "
+            f"{name}: expected values up to {LARGEST:g}, found {number(int(large.sum()), 'larger one')}, "
             f"e.g. {_example(counts, large, genes, first)}.",
             "No cell holds so many molecules: start again from the raw counts.",
         )
 
 
-def check_not_negative(counts: sparse.csr_matrix, genes: np.ndarray, name: str, *, first: int = 0) -> None:
+def check_not_negative(
+    counts: sparse.csr_matrix, genes: np.ndarray, name: str, adata: AnnData, *, cells: bool, first: int = 0
+) -> None:
     """Refuse negative values where counts are expected; rows are told as counted from ``first``."""
     bad = counts.data < 0
     if bad.any():
         raise InputError(
-            f"{name}: expected counts, found {bad.sum():,} negative values (smallest {counts.data.min():g}), "
-            f"e.g. {_example(counts, bad, genes, first)}. They look scaled.",
-            "Give raw counts (another layer?), or accept scaled values with normalised=True (--normalised).",
+            f"{name}: expected counts, found {number(int(bad.sum()), 'negative value')} (smallest "
+            f"{counts.data.min():g}), e.g. {_example(counts, bad, genes, first)}. They look scaled.",
+            f"{_layer_to_give(adata, cells=cells)}, or accept scaled values with normalised=True (--normalised).",
         )
 
 
-def check_whole(counts: sparse.csr_matrix, name: str, adata: AnnData) -> None:
+def check_whole(counts: sparse.csr_matrix, name: str, adata: AnnData, *, cells: bool) -> None:
     """Refuse values that are not whole where counts are expected, and say what they look like."""
     fractional = counts.data != np.round(counts.data)
     if fractional.any():
@@ -209,9 +207,9 @@ def check_whole(counts: sparse.csr_matrix, name: str, adata: AnnData) -> None:
             f"{name}: expected raw counts (whole numbers), found {fractional.mean():.0%} fractional values, "
             f"e.g. {', '.join(f'{value:.4g}' for value in counts.data[fractional][:3])}; "
             f"they look {describe(counts)}. "
-            f"Available: {whole_elsewhere(adata)}.",
-            "Give the layer with raw counts (layer=, --layer; --sc-layer for the cells alone), or accept these values "
-            "with normalised=True (--normalised); without counts, depth cannot be matched and results are weaker.",
+            f"Available: {_elsewhere(adata)}.",
+            f"{_layer_to_give(adata, cells=cells)}, or accept these values with normalised=True (--normalised); without "
+            "counts, depth cannot be matched and results are weaker.",
         )
 
 
@@ -229,13 +227,14 @@ def form_of(counts: sparse.csr_matrix) -> Form:
 def describe(counts: sparse.csr_matrix) -> str:
     """The form of the values in words, with the library size they were brought to where that shows."""
     form = form_of(counts)
-    if form == "counts":
-        return "like counts"
-    words = _WORDS[form]
+    if form in ("counts", "scaled"):
+        return "like counts" if form == "counts" else "scaled (centred)"
     totals = np.asarray((counts.expm1() if form == "log" else counts).sum(axis=1))
-    if form != "scaled" and _constant(totals):
-        words += f", at {float(np.median(totals)):,.4g} counts each"
-    return words
+    middle = float(np.median(totals))
+    each = f"values scaled to {middle:,.{0 if middle >= 10 else 2}f} each" if _constant(totals) else ""
+    if form == "log":
+        return f"like log1p of {each}" if each else "log-transformed"
+    return f"like {each}, not log-transformed" if each else "normalised but not log-transformed"
 
 
 def looks_binned(counts: sparse.csr_matrix) -> bool:
@@ -266,15 +265,31 @@ def _example(counts: sparse.csr_matrix, bad: np.ndarray, genes: np.ndarray, firs
     return f"{counts.data[entry]:g} in row {first + row}, gene {genes[counts.indices[entry]]}"
 
 
-def whole_elsewhere(adata: AnnData) -> str:
-    """Where else this object has values, and which of these are whole numbers."""
-    places = {f"layer {name!r}": values for name, values in adata.layers.items()}
-    if adata.raw is not None:
-        places["'raw' (.raw)"] = adata.raw.X
+def _other_values(adata: AnnData) -> dict[str, bool]:
+    """Where else this object has values, as ``layer=`` names them, and whether they are whole numbers."""
+    places = dict(adata.layers.items()) | ({} if adata.raw is None else {"raw": adata.raw.X})
+    return {str(name): _is_whole(values) for name, values in places.items()}
+
+
+def _elsewhere(adata: AnnData) -> str:
     described = [
-        f"{name}{' (whole numbers)' if _is_whole(values) else ''}" for name, values in places.items()
+        ("'raw' (.raw)" if name == "raw" else f"layer {name!r}") + " (whole numbers)" * whole
+        for name, whole in _other_values(adata).items()
     ]
     return ", ".join(described) or "no other layer"
+
+
+def _layer_to_give(adata: AnnData, *, cells: bool) -> str:
+    """Where raw counts are to be found, as an option where that is known."""
+    name = next((name for name, whole in _other_values(adata).items() if whole), None)
+    if name is None:
+        return "Give the layer with raw counts (layer=, --layer; --sc-layer for the cells alone)"
+    option = (
+        f"--sc-layer {quote(name)}"
+        if cells
+        else f"--layer {quote(name)}, with --sc-layer X if the cells' counts are in .X"
+    )
+    return f"Give the whole numbers: read(path, layer={name!r}) ({option})"
 
 
 def _is_whole(values: Any) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import reduce
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from spatialgears.errors import InputError
+from spatialgears.words import number
 
 #: With a larger share of repeated names an input is refused; with less, these names are left out.
 MOST_REPEATED = 0.005
@@ -19,11 +21,12 @@ _ENSEMBL = re.compile(r"^ENS[A-Z]{0,6}G\d{11}(\.\d+)?$")
 
 
 class Genes(NamedTuple):
-    """The genes of one input: what to call it in messages, its ``.var``, the names of its observations."""
+    """The genes of one input: what to call it in messages, ``.var``, names of spots or cells, the option that names genes."""
 
     name: str
     var: pd.DataFrame
     obs_names: pd.Index
+    option: str
 
 
 def check_unique(genes: Genes) -> str | None:
@@ -32,12 +35,13 @@ def check_unique(genes: Genes) -> str | None:
     again = names[names.duplicated()].unique()
     if not len(again):
         return None
-    what = f"{genes.name}: {len(again):,} gene names occur more than once, e.g. {_some(again)}"
+    occur = f"{number(len(again), 'gene name')} occur{'s' * (len(again) == 1)}"
+    what = f"{genes.name}: {occur} more than once, e.g. {_some(again)}"
     if len(again) > MOST_REPEATED * len(names):
         raise InputError(
             f"{what}; expected {len(names):,} unique names.",
             "Sum the repeated columns if they are the same gene; otherwise name genes by unique identifiers: "
-            "read(path, genes=<column of .var>) (--st-genes, --sc-genes); .var has the columns "
+            f"read(path, genes=<column of .var>) ({genes.option} COLUMN); .var has the columns "
             f"{_some(genes.var.columns, 8)}.",
         )
     return f"{what}; these are ambiguous and left out."
@@ -136,7 +140,7 @@ def _column_that_fits(first: Genes, other: Genes) -> str:
                 if meets > 2 * now and meets >= 0.1 * len(against.var):
                     return (
                         f"{genes.name} keeps names that fit {against.name} in .var[{column!r}] "
-                        f"({meets:,} in common): read(path, genes={column!r}) (--st-genes, --sc-genes)."
+                        f"({meets:,} in common): read(path, genes={column!r}) ({genes.option} {quote(str(column))})."
                     )
     return ""
 

@@ -45,5 +45,5 @@ def judge_all(cells: AnnData, *, layer: str | None, normalised: bool, name: str)
             first, mine = (0, genes[start:]) if values.by_column(matrix) else (start, genes)
             values.check_finite(counts, mine, name, first=first)
             if not normalised:
-                values.check_not_negative(counts, mine, name, first=first)
-                values.check_whole(counts, name, cells)
+                values.check_not_negative(counts, mine, name, cells, cells=True, first=first)
+                values.check_whole(counts, name, cells, cells=True)

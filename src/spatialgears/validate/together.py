@@ -83,7 +83,7 @@ class Likeness:
             odd.append(
                 "Genes that go together on the slides do so less in the cells (co-expression agreement "
                 f"{max(together, 0):.2f}; 1 is as alike as noise allows): places may mean little, whatever the self-check, "
-                "which rests on slides, says. One tissue, and values of one kind?"
+                "which rests on slides, says. Cells of one type, another tissue, or values of another kind?"
             )
         if self.noise:
             odd.append(
