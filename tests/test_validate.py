@@ -138,8 +138,10 @@ def test_no_coordinates(slide, cells):
     cells.obsm["spatial"] = np.zeros((80, 2))
     with pytest.raises(InputError) as error:
         validate_inputs(slide, cells)
-    cure = "If .obs['X'] and .obs['Y'] are its places: read(path, coordinates=['X', 'Y']) (--coordinates X,Y). The cells have"
-    assert error.value.advice.startswith(cure)
+    cure = (
+        "If .obs['X'] and .obs['Y'] are its places: read(path, coordinates=['X', 'Y']) (--coordinates X,Y). "
+    )
+    assert error.value.advice.startswith(cure + "Otherwise: The cells have coordinates")
 
 
 def test_another_key_and_data_frames(slide, cells):

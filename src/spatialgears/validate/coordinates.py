@@ -50,25 +50,11 @@ def coordinates_of(
     ``swapped``: the cells have coordinates, so that slides without any were perhaps given in their place.
     """
     if key not in adata.obsm:
-        columns = adata.obs.select_dtypes("number").drop(
-            columns="array_row", errors="ignore"
-        )  # hexagons: no distances
-        pair = named_pair(columns)
-        cure = (
-            f"If .obs[{pair[0]!r}] and .obs[{pair[1]!r}] are its places: read(path, coordinates={pair}) (--coordinates "
-            f"{quote(','.join(pair))}). "
-            if pair
-            else ""
-        )
         keys = f"has {', '.join(map(repr, adata.obsm))}" if len(adata.obsm) else "is empty"
         raise InputError(
             f"{name}: expected coordinates of spots in .obsm[{key!r}]; .obsm {keys}, "
             f".obs has {', '.join(map(str, adata.obs.columns[:12])) or 'no columns'}.",
-            cure
-            + ("The cells have coordinates: were slides and cells swapped? " if swapped else "")
-            + ("Set spatial_key= (--spatial-key) to the right key, or give " if len(adata.obsm) else "Give ")
-            + "read(path, coordinates=) (--coordinates): a table of barcode, x, y, or two columns of .obs. Of Space Ranger's "
-            "output name the folder that holds spatial/; cells without places belong to cells= (--sc).",
+            _cure(adata, swapped=swapped),
         )
     try:
         found = adata.obsm[key]
@@ -91,6 +77,24 @@ def coordinates_of(
             "Leave these spots out, or give them their places.",
         )
     return coords, warnings
+
+
+def _cure(adata: AnnData, *, swapped: bool) -> str:
+    """Where coordinates may be had from, the likeliest first."""
+    told = "Set spatial_key= (--spatial-key) to the right key, or give " if len(adata.obsm) else "Give "
+    told += (
+        "read(path, coordinates=) (--coordinates): a table of barcode, x, y, or two columns of .obs. Of Space Ranger's "
+        "output name the folder that holds spatial/; cells without places belong to cells= (--sc)."
+    )
+    if swapped:
+        told = f"The cells have coordinates: were slides and cells swapped? {told}"
+    # rows of an array of hexagons are nearer than its columns: no distances
+    pair = named_pair(adata.obs.select_dtypes("number").drop(columns="array_row", errors="ignore"))
+    if pair:
+        x, y = pair
+        cure = f"read(path, coordinates={pair}) (--coordinates {quote(f'{x},{y}')})"
+        told = f"If .obs[{x!r}] and .obs[{y!r}] are its places: {cure}. Otherwise: {told}"
+    return told
 
 
 def check_size(n_spots: int, min_spots: int, name: str) -> None:
