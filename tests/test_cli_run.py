@@ -72,6 +72,10 @@ def test_run_in_a_process_of_its_own(inputs, small_json, tmp_path):
     )
     assert "INFO" not in ended.stderr and "geometry fold-0: 6/6" in ended.stderr
     assert "Traceback" not in ended.stderr
+    plan, odd, fitted = (
+        ended.stderr.index(one) for one in ("This takes about", "Odd\n  - Only 60", "geometry")
+    )
+    assert plan < odd < fitted and "Warnings\n  - Only 60" in ended.stdout
     assert "INFO" in (tmp_path / "out" / "run.log").read_text()
     assert ad.read_h5ad(tmp_path / "out" / "cells.h5ad").obsm["X_gears"].shape == (150, 2)
 
@@ -93,6 +97,14 @@ def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
     code, _, err = gears(*command, "--sc-layer", "X")
     assert code == 2 and "was read with" in err
     assert (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("command", ["check", "run", "fit"])
+def test_a_slide_given_twice_is_refused(command, gears, inputs, tmp_path):
+    out = {"check": [], "run": ["-o", tmp_path / "out"], "fit": ["--model", tmp_path / "m"]}[command]
+    code, _, err = gears(command, *inputs, "--st", inputs[1], *out)
+    assert code == 2 and "hold the same values" in err and "Leave one of them out" in err
+    assert not (tmp_path / "out" / "run.json").exists() and not (tmp_path / "m").exists()
 
 
 def test_the_report_refuses_slides_it_cannot_draw(gears, model, inputs, small_files, tmp_path):
