@@ -37,6 +37,7 @@ def test_noise_and_next_to_nothing_have_no_agreement(loadings):
     a = programmes(500, seed=1, loadings=loadings)
     assert agreement(a, programmes(500, seed=2, loadings=0 * loadings)) is None
     assert agreement(a[:, :9], a[:, :9]) is None and agreement(a[:3], a) is None
+    assert agreement(0 * a, a) is None and agreement(a[:, :1], a[:, :1]) is None
 
 
 def test_genes_that_go_another_way_are_found(loadings):

@@ -57,8 +57,9 @@ class Correlations:
 
     @classmethod
     def of(cls, profiles: NDArray[np.float64], rng: np.random.Generator) -> Correlations:
-        """Of standardised profiles (n, g), which are split into halves at random."""
-        reliability = _reliability(profiles, rng) if len(profiles) >= 4 else 0.0
+        """Of standardised profiles (n, g), which are split into halves at random; next to nothing is noise."""
+        enough = len(profiles) >= 4 and profiles.shape[1] >= FEWEST
+        reliability = _reliability(profiles, rng) if enough else 0.0
         return cls(profiles.T @ profiles / max(len(profiles), 1), reliability)
 
     def among(self, some: NDArray[np.int64]) -> Correlations:
@@ -71,7 +72,7 @@ class Correlations:
         return self.reliability < RELIABLE
 
     def agreement(self, other: Correlations) -> float | None:
-        """Their correlation with others of the same genes, over what noise allows; None for noise or hardly a gene."""
+        """Their correlation with others of the same genes, over what noise allows; None for noise or few genes."""
         if len(self.values) < FEWEST or self.noise or other.noise:
             return None
         return float(
@@ -103,7 +104,8 @@ def _standard(x: NDArray[np.float64]) -> NDArray[np.float64]:
 def _alike(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     """Correlation, over all pairs of genes, of their correlations ``a`` and ``b`` (g, g)."""
     pairs = np.triu_indices(len(a), 1)
-    return float(np.corrcoef(a[pairs], b[pairs])[0, 1])
+    both = a[pairs], b[pairs]
+    return float(np.corrcoef(*both)[0, 1]) if min(map(np.ptp, both)) > 0 else 0.0
 
 
 def _reliability(x: NDArray[np.float64], rng: np.random.Generator) -> float:
