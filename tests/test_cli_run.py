@@ -274,4 +274,4 @@ def test_the_column_of_cell_types_can_be_named(gears, inputs, small_json, small_
     code, _, _ = gears(*command, "--types", "subclass")
     assert code == 0 and "Which cell types are neighbours" in (tmp_path / "out" / "report.html").read_text()
     code, _, err = gears(*command)
-    assert code == 1 and "types" in err  # another question
+    assert code == 2 and "types" in err  # another question
