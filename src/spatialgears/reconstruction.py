@@ -47,8 +47,8 @@ class Reconstruction:
     outside
         (N,) bool: no slide shows expression like this cell's; its place and radii are not to be trusted.
     samples
-        (S, N, 2) float32: layouts drawn from the model, laid on ``coords``: what else is possible. They are not moved to fill the
-        tissue, as the best guess is.
+        (S, N, 2) float32: layouts drawn from the model, laid on ``coords``: what else is possible. They are not moved to
+        fill the tissue, as the best guess is.
     slides
         Per training slide (n, 2): where its spots lie among the cells.
     obs_names
