@@ -1,13 +1,15 @@
-"""The tables of docs/results.md hold what the rows kept in docs/benchmark say."""
+"""The tables of docs hold what the rows kept in docs/benchmark say."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 
 from spatialgears.bench.tables import TABLE1
+from spatialgears.cli.bench import bench
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -42,3 +44,9 @@ def test_printed_figures_are_those_measured():
             assert (np.abs(np.array(line) - means[key]) <= rounding).all(), (key, means[key].round(4))
             shared += 1
     assert shared >= 10
+
+
+def test_tables_are_those_of_the_rows(tmp_path):
+    shutil.copytree(DOCS / "benchmark" / "rows", tmp_path / "rows")
+    bench("tables", out=tmp_path)
+    assert (tmp_path / "tables.md").read_text() == (DOCS / "benchmark" / "tables.md").read_text()
