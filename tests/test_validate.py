@@ -141,7 +141,8 @@ def test_no_coordinates(slide, cells):
     cure = (
         "If .obs['X'] and .obs['Y'] are its places: read(path, coordinates=['X', 'Y']) (--coordinates X,Y). "
     )
-    assert error.value.advice.startswith(cure + "Otherwise: The cells have coordinates")
+    assert error.value.advice.startswith(cure + "Otherwise: Set spatial_key=")
+    assert error.value.advice.endswith("The cells have coordinates: were slides and cells swapped?")
 
 
 def test_another_key_and_data_frames(slide, cells):
@@ -319,6 +320,12 @@ def test_normalised_values_are_recognised_and_accepted_when_said(slide, cells, l
     valid = validate_inputs(slide, cells, normalised=True)
     assert valid.kind == "normalised" and valid.forms == ["counts", "log" if log else "linear"]
     assert any("taken as normalised, as asked" in text for text in valid.warnings)
+
+
+def test_slides_and_cells_that_were_normalised_otherwise_are_told(slide, cells):
+    for one, unlike in ((normalise(slide, log=True), True), (slide, False)):
+        found = validate_inputs(one, cells, normalised=True).warnings
+        assert any("Normalise slides and cells alike" in text for text in found) == unlike
 
 
 def test_forms():

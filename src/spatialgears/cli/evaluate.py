@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: What to give instead of a file without any coordinates.
 _WITH_PLACES = {
-    "--key": "Give --pred the cells as gears run or gears reconstruct wrote them.",
+    "--key": "Give --pred the .h5ad that gears run (cells.h5ad) or gears reconstruct wrote.",
     "--truth-key": "Give --truth the cells with their true coordinates in .obsm.",
 }
 

@@ -284,6 +284,12 @@ def _assemble(
             warnings.append(
                 f"{names[n_slides]}: names of cells repeat; results can be matched by order only."
             )
+    forms = [values.form_of(one) for one in counts]
+    if has_cells and normalised and forms[-1] not in forms[:n_slides]:
+        warnings.append(
+            f"{names[n_slides]}: the values look {values.describe(counts[-1])}, those of the slides "
+            f"{values.describe(counts[0])}. Normalise slides and cells alike."
+        )
     for text in warnings:
         log.info("%s", text)
     return ValidInputs(
@@ -292,7 +298,7 @@ def _assemble(
         cells=counts[-1] if has_cells else None,
         genes=genes,
         kind="normalised" if normalised else "counts",
-        forms=[values.form_of(one) for one in counts],
+        forms=forms,
         titles=slide_titles(names[:n_slides]),
         obs_names=np.asarray(obs_names[-1] if has_cells else [], dtype=str),
         spot_names=[np.asarray(one, dtype=str) for one in obs_names[:n_slides]],

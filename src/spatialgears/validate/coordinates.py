@@ -87,7 +87,7 @@ def _cure(adata: AnnData, *, swapped: bool) -> str:
         "output name the folder that holds spatial/; cells without places belong to cells= (--sc)."
     )
     if swapped:
-        told = f"The cells have coordinates: were slides and cells swapped? {told}"
+        told = f"{told} The cells have coordinates: were slides and cells swapped?"
     # rows of an array of hexagons are nearer than its columns: no distances
     pair = named_pair(adata.obs.select_dtypes("number").drop(columns="array_row", errors="ignore"))
     if pair:

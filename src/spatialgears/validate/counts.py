@@ -40,7 +40,8 @@ def values_of(adata: AnnData, layer: str | None, name: str) -> tuple[Any, pd.Dat
     else:
         problem = f"{name}: there is no layer {layer!r}"
     raise InputError(
-        f"{problem}; available are {_available(adata)}.", "Pass layer= (--layer) with one of these."
+        f"{problem}; available are {_available(adata)}.",
+        "Pass layer= (--layer) with one of these; --sc-layer is for the cells alone, and X stands for .X.",
     )
 
 
