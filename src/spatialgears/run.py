@@ -269,7 +269,8 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> dict[str, Any]:
     differences = _differences(before, manifest)
     if differences:
         raise InputError(
-            f"{out.root} belongs to another run, whose results stay as they are:\n  - " + "\n  - ".join(differences),
+            f"{out.root} belongs to another run, whose results stay as they are:\n  - "
+            + "\n  - ".join(differences),
             "Choose another folder with -o, give the settings and inputs of that run, or delete its folder.",
         )
     return before

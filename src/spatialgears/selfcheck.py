@@ -46,10 +46,8 @@ MEANING: Mapping[Verdict, tuple[str, str]] = {
 }
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
 LOCAL = 0.8  # edge AUC from which near ones are said to stay near
-SPATIAL, FEW_SPATIAL = (
-    0.1,
-    10,
-)  # Moran's I from which a gene is called spatial; fewer such genes are worth a warning
+SPATIAL = 0.1  # Moran's I from which a gene is called spatial
+FEW_SPATIAL = 10  # fewer such genes are worth a warning
 STRONGEST, WEAK = 50, 0.15  # genes whose mean Moran's I is looked at, and below what it is called weak
 
 

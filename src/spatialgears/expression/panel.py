@@ -34,8 +34,8 @@ class Panel:
     genes
         (G,) names.
     weights
-        (G,) float32 with mean square one: the square root of Moran's I, or ones; less for genes that go together with
-        others on the slides than in the cells, where slides and cells are unlike.
+        (G,) float32 with mean square one: the square root of Moran's I, or ones; where slides and cells are unlike, less for
+        genes that go with other genes in the cells than on the slides.
     morans_i
         (G,) float64, mean over the slides.
     target
