@@ -181,6 +181,21 @@ def test_a_near_miss_is_named_and_not_every_key():
         Config().with_values("geometry.xyz=800")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("steps=3", "geometry.steps or assembly.steps"),
+        ("geometry.n_genes=9", "expression.n_genes"),
+        ("geometry.seed=1", "seed"),
+    ],
+)
+def test_a_key_of_another_section_is_told_with_its_section(given, meant):
+    with pytest.raises(
+        ConfigError, match=rf"{given.split('=')[0]}: there is no such key; did you mean {meant}\?"
+    ):
+        Config().with_values(given)
+
+
 @pytest.mark.parametrize("text", ["seed", "=3", "seed=1.5", "geometry=3"])
 def test_assignments_that_do_not_parse(text):
     with pytest.raises(ConfigError):

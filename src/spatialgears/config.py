@@ -538,8 +538,8 @@ def _explain(error: ValidationError) -> ConfigError:
         field = ".".join(str(part) for part in location) or "config"
         if item["type"] == "extra_forbidden":
             known = list(_model_of(location[:-1]).model_fields)
-            close = alike(str(location[-1]), known)
-            hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(known)}"
+            close = _elsewhere(str(location[-1])) or alike(str(location[-1]), known)[:1]
+            hint = f"did you mean {' or '.join(close)}?" if close else f"allowed are {', '.join(known)}"
             lines.append(f"{field}: there is no such key; {hint}")
         else:
             message = _EXPECTED.get(item["type"].split("_")[0]) or item["msg"].removeprefix("Value error, ")
@@ -548,6 +548,13 @@ def _explain(error: ValidationError) -> ConfigError:
     return ConfigError(
         "The configuration cannot be used:\n  - " + "\n  - ".join(lines), "Correct these keys and run again."
     )
+
+
+def _elsewhere(key: str) -> list[str]:
+    """Where a key of this name is, such as ``geometry.steps``."""
+    own = [key] * (key in Config.model_fields)
+    stages = [stage for stage in Config.model_fields if _model_of((stage,)) is not Config]
+    return own + [f"{stage}.{key}" for stage in stages if key in _model_of((stage,)).model_fields]
 
 
 def _model_of(location: tuple[int | str, ...]) -> type[BaseModel]:

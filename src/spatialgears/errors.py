@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class GearsError(Exception):
     """Anything spatialgears refuses or cannot go on with; the command line prints it without a traceback."""
@@ -43,3 +45,11 @@ class TrainingError(GearsError, RuntimeError):
 
 class RunError(GearsError, RuntimeError):
     """A run folder or a saved file that is locked or damaged, or a process that ended early."""
+
+
+def require_new(path: str | Path, *, overwrite: bool) -> None:
+    """Refuse to write over a file, unless it is to be replaced."""
+    if Path(path).expanduser().exists() and not overwrite:
+        raise InputError(
+            f"{path} is there already.", "Name another file, or say overwrite=True (--overwrite)."
+        )

@@ -51,9 +51,10 @@ def check(
 
 def _show(report: CheckReport) -> None:
     everything = [*report.slides, *([report.cells] if report.cells else [])]
+    values = "counts" if report.kind == "counts" else "values"
     output.table(
-        "Inputs (medians of counts and genes are of the genes in every input)",
-        ["input", "what", "n", "genes", "counts each", "genes each", "empty", "spacing"],
+        f"Inputs (medians of {values} and genes are of the genes in every input)",
+        ["input", "what", "n", "genes", f"{values} each", "genes each", "empty", "spacing"],
         [
             [
                 one.name,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spatialgears.errors import InputError
+from spatialgears.errors import InputError, require_new
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -194,10 +194,7 @@ def require_output(
         raise InputError(
             f"{out} is there already, and was not made by gears.", "Name another file, or move this one away."
         )
-    if target.exists() and not overwrite:
-        raise InputError(
-            f"{out} is there already.", "Name another file, or say overwrite=True (--overwrite)."
-        )
+    require_new(out, overwrite=overwrite)
     folder = next(parent for parent in target.parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):

@@ -15,7 +15,7 @@ import pandas as pd
 from spatialgears import selfcheck
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
-from spatialgears.errors import InputError
+from spatialgears.errors import InputError, require_new
 from spatialgears.metrics import canonical
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.reconstruction import Reconstruction
@@ -93,10 +93,7 @@ def write_report(
     from spatialgears.report import write_page
 
     require_plotly()
-    if Path(path).exists() and not overwrite:
-        raise InputError(
-            f"{path} is there already.", "Name another file, or say overwrite=True (--overwrite)."
-        )
+    require_new(path, overwrite=overwrite)
     require_types(cells, types)
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     if not np.array_equal(cells.obs_names, placed.obs_names):
