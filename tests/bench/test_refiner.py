@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from spatialgears.bench import protocols, refiner
+from spatialgears.bench.one_model import over_seeds
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +17,7 @@ def task():
 
 def test_a_row_for_every_run_and_the_mean_over_seeds(task, small_config, tmp_path, monkeypatch):
     monkeypatch.setattr(refiner, "RUNS", ((1.0, 2, 1), (1.0, 2, 3)))
-    table, histories = refiner.rows([task], small_config, seeds=2, folder=tmp_path)
+    table, histories = over_seeds([task], refiner.scored, small_config, seeds=2, folder=tmp_path)
     refined = ["1 sigma, 2 steps", "1 sigma, 2 steps, mean of 3"]
     assert [row["run"] for row in table] == ["generator", "with nearest spots", *refined, "as users get it"]
     assert all(np.isfinite(list(row.values())[2:]).all() for row in table)
@@ -27,9 +28,9 @@ def test_a_row_for_every_run_and_the_mean_over_seeds(task, small_config, tmp_pat
 
 def test_a_table_that_was_stopped_goes_on(task, small_config, tmp_path, monkeypatch):
     monkeypatch.setattr(refiner, "RUNS", ((1.0, 2, 1),))
-    first, _ = refiner.rows([task], small_config, seeds=1, folder=tmp_path)
+    first, _ = over_seeds([task], refiner.scored, small_config, seeds=1, folder=tmp_path)
     monkeypatch.setattr(refiner, "evaluate", lambda *_: pytest.fail("scored again"))
-    assert refiner.rows([task], small_config, seeds=1, folder=tmp_path)[0] == first
+    assert over_seeds([task], refiner.scored, small_config, seeds=1, folder=tmp_path)[0] == first
 
 
 def test_vanishing_noise_leaves_the_generator_as_it_is(small_model, monkeypatch):

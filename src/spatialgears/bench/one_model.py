@@ -1,8 +1,8 @@
-"""Experiments that fit once and assemble many times: patch size (figure 5) and reliability weights (table 3)."""
+"""Experiments that fit once and try much: patch sizes (figure 5), reliability weights (table 3), and others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from spatialgears.placing import Network
 from spatialgears.types import Features
 from spatialgears.validate import validate_cells
 
+#: Scores by their names, by the runs of one model.
+Scores = Mapping[str, Mapping[str, float]]
 EXPERIMENTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
     "patch-size": assembly.patch_size,
     "stitching": assembly.stitching,
@@ -66,6 +68,42 @@ def seen(model: GEARS, task: Task) -> tuple[Features, Network]:
     features = state.features(counts, config, missing=missing)
     steps = 0 if config.assembly.samples else config.assembly.steps
     return features, Network(state.network, config.assembly, steps=steps)
+
+
+def over_seeds(
+    tasks: Iterable[Task], scored: Callable[..., Scores], preset: Config, *, seeds: int, folder: Path
+) -> tuple[list[dict[str, Any]], dict[str, Mapping[str, list[float]]]]:
+    """Means over seeds, a row for each set and run, and the training history of the first seed of each set.
+
+    Models and scores are kept in ``folder``, so that a table that was stopped goes on.
+
+    Parameters
+    ----------
+    tasks
+        The sets.
+    scored
+        Task, model and the :class:`Store` of scores in; scores of every run of the model out.
+    preset
+        What to fit with; seeds are counted from 0.
+    seeds
+        How many models are fitted to each set.
+    folder
+        Where models and scores are kept.
+    """
+    table: list[dict[str, Any]] = []
+    histories: dict[str, Mapping[str, list[float]]] = {}
+    for task in tasks:
+        runs = []
+        for seed in range(seeds):
+            model = fitted(task, preset.with_values([f"seed={seed}"]), folder=folder)
+            histories.setdefault(task.name, model._ready().history)
+            runs.append(scored(task, model, store=Store(folder)))
+        for name in runs[0]:
+            each = [run[name] for run in runs]
+            spread = float(np.std([row["spearman"] for row in each]))
+            means = {key: float(np.mean([row[key] for row in each])) for key in each[0]}
+            table.append({"set": task.name, "run": name, **means, "sd of spearman": spread})
+    return table, histories
 
 
 def curves(rows: list[dict[str, Any]]) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,9 @@ from torch import Tensor
 from spatialgears import datasets
 from spatialgears.assembly.canonical import canonical
 from spatialgears.bench import protocols
-from spatialgears.bench.one_model import fitted, seen
+from spatialgears.bench.one_model import seen
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Store
-from spatialgears.config import Config
 from spatialgears.engine import child_seed, numpy_rng, threads
 from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.metrics import evaluate
@@ -98,29 +97,6 @@ def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, flo
             found[name] = store.once(*parts, name, make=partial(_timed, place, task.truth[some]))
             logger.info("%s, seed %d, %s: %s", task.name, config.seed, name, found[name])
     return found
-
-
-def rows(
-    found: Iterable[Task], preset: Config, *, seeds: int, folder: Path
-) -> tuple[list[dict[str, Any]], dict[str, Mapping[str, list[float]]]]:
-    """Means over seeds, a row for each set and run, and the training history of the first seed of each set.
-
-    Models and scores are kept in ``folder``, so that a table that was stopped goes on.
-    """
-    table: list[dict[str, Any]] = []
-    histories: dict[str, Mapping[str, list[float]]] = {}
-    for task in found:
-        models = (fitted(task, preset.with_values([f"seed={seed}"]), folder=folder) for seed in range(seeds))
-        runs = []
-        for model in models:
-            histories.setdefault(task.name, model._ready().history)
-            runs.append(scored(task, model, store=Store(folder)))
-        for name in runs[0]:
-            each = [run[name] for run in runs]
-            spread = float(np.std([row["spearman"] for row in each]))
-            means = {key: float(np.mean([row[key] for row in each])) for key in each[0]}
-            table.append({"set": task.name, "run": name, **means, "sd of spearman": spread})
-    return table, histories
 
 
 def draw(

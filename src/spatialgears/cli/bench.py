@@ -22,6 +22,7 @@ _APART = {
     "stitching": "one fitted model, patches weighted by reliability or alike (its Table 3)",
     "embedding": "nearest neighbours in stage A's embedding, and mixing (its figure 6); -m ablations: by term",
     "refiner": "the generator, and diffusion over it: start noise, steps, samples averaged (its Table 2)",
+    "filling": "the best guess moved towards an even filling of the tissue, by strength",
     "scaling": "time, memory and accuracy from 10,000 to a million cells; neighbour searches; two processes",
     "analyses": "seconds of each function of sg.tl at 100,000 cells",
     "tables": "the tables of all rows kept in the output folder; nothing is run",
@@ -245,9 +246,10 @@ def _apart(
     experiment: str, *, data: Path | None, simulated: bool, out: Path, preset: str, seeds: int
 ) -> None:
     """Fit once (or take the model fitted before), show what an experiment makes of it."""
-    from spatialgears.bench import analyses, embedding, figures, one_model, refiner, registration
+    from spatialgears.bench import analyses, embedding, figures, filling, one_model, refiner, registration
     from spatialgears.bench.assembly import as_table
     from spatialgears.bench.experiments import tasks_of
+    from spatialgears.bench.one_model import over_seeds
     from spatialgears.config import Config
     from spatialgears.engine import threads
 
@@ -260,10 +262,13 @@ def _apart(
         title = "stage A"
         figure = figures.embedding(rows)
     elif experiment == "refiner":
-        rows, histories = refiner.rows(
-            refiner.tasks(data, simulated=simulated), Config.preset(preset), seeds=seeds, folder=out
-        )
+        found = refiner.tasks(data, simulated=simulated)
+        rows, histories = over_seeds(found, refiner.scored, Config.preset(preset), seeds=seeds, folder=out)
         figure, title = refiner.draw(rows, histories), "the generator, and the diffusion refiner over it"
+    elif experiment == "filling":
+        found = filling.tasks(data, simulated=simulated)
+        rows, _ = over_seeds(found, filling.scored, Config.preset(preset), seeds=seeds, folder=out)
+        figure, title = filling.draw(rows), "part of the way to an even filling"
     elif experiment == "analyses":
         rows, title = list(analyses.rows()), "seconds at many cells"
         figure = analyses.draw(rows)

@@ -1,0 +1,65 @@
+"""What even filling gives and costs: the best guess of one model, moved a part of the way (``assembly.spacing``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from spatialgears.bench.experiments import tasks_of
+from spatialgears.bench.protocols import Task
+from spatialgears.bench.store import Store
+from spatialgears.bench.tables import TABLE1
+from spatialgears.metrics import evaluate
+from spatialgears.model import GEARS
+
+STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+#: Sets whose cells are hard to place: there a best guess huddles most, and filling moves it furthest.
+SETS = {"leave-section-out": "her2st A", "unpaired": "STARmap"}
+
+
+def tasks(root: Path | None, *, simulated: bool = False) -> Iterator[Task]:
+    """The sets of the table, or simulated tissue."""
+    if simulated:
+        yield from tasks_of("quick")(0)
+        return
+    for experiment, name in SETS.items():
+        yield from (task for task in tasks_of(experiment, root=root)(0) if task.name.startswith(name))
+
+
+def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, float]]:
+    """Every strength of one model, scored against the truth; what ``store`` holds is taken from it."""
+    parts = ("filling", task.fingerprint(), model.config.model_dump(mode="json"))
+    return {
+        f"{strength:.0%}": store.once(*parts, strength, make=partial(_score, task, model, strength))
+        for strength in STRENGTHS
+    }
+
+
+def draw(table: Sequence[Mapping[str, Any]]) -> Figure:
+    """Place and spacing by strength, a line for each set."""
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    labels = {
+        "spearman": "Spearman of distances ↑",
+        "edge_auc": "Edge AUC ↑",
+        "swd": "SWD ↓",
+        "w1_knn": "W1 ↓",
+    }
+    for ax, (score, label) in zip(figure.subplots(1, len(labels)), labels.items(), strict=True):
+        for name in dict.fromkeys(row["set"] for row in table):
+            mine = [row for row in table if row["set"] == name]
+            ax.plot([row["run"] for row in mine], [row[score] for row in mine], marker="o", label=name)
+        ax.set(xlabel="share of the way to an even filling", ylabel=label)
+        ax.grid(alpha=0.3)
+    ax.legend(fontsize="small")
+    return figure
+
+
+def _score(task: Task, model: GEARS, strength: float) -> dict[str, float]:
+    assert task.truth is not None
+    assembly = model.config.assembly.model_copy(update={"spacing": strength})
+    found = evaluate(model.reconstruct(task.cells, assembly=assembly).coords, task.truth)
+    return {name: float(found[name]) for name in TABLE1}
