@@ -300,7 +300,7 @@ def test_the_column_of_types_is_known_by_its_name(columns, found):
 def test_empty_tissue_is_explained_by_how_cells_were_spaced(small_model, small_result, spacing, words):
     placed = replace(small_result, diagnostics={"unfilled": 0.4, "spacing": spacing})
     assert any(words in one for one in warnings_of(small_model, placed))
-    assert small_result.diagnostics["spacing"] == small_model.config.assembly.spacing
+    assert 0 < small_result.diagnostics["spacing"] <= small_model.config.assembly.spacing
 
 
 def test_a_weak_self_check_is_a_warning(small_model, small_result, small_tissue, monkeypatch):

@@ -285,7 +285,12 @@ class AssemblyConfig(_Stage):
         50_000, description="with more cells than this no samples are drawn: each costs many passes"
     )
     spacing: Fraction = Field(
-        0.8, description="how far the best guess is moved to fill the slides' footprint evenly; 0: not at all"
+        0.8,
+        description="how far at most the best guess is moved to fill the slides' footprint evenly; 0: not at all",
+    )
+    spacing_reach: Annotated[float, Field(gt=0)] = Field(
+        0.15,
+        description="how far cells are moved for that at most, root mean square, in RMS radii of the slides",
     )
     spacing_cells: Count = Field(
         200, description="fewer cells than this do not fill a tissue, and are not moved"

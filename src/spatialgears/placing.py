@@ -152,11 +152,13 @@ def _laid(
         )
         outside = outside | (np.asarray(abs(counts).sum(1)).ravel() == 0)
     with clock("spacing"):
-        tissue = slides_among_cells(fitted, features, coords, seed=seed)
+        tissue, strength = slides_among_cells(fitted, features, coords, seed=seed), 0.0
         if settings.spacing and n_cells >= max(settings.spacing_cells, FEW_CELLS):
             even = footprint(tissue, FOOTPRINT, seed=seed)
             limit = None if fitted.confidence is None else radius50
-            coords = fill_footprint(coords, even, strength=settings.spacing, limit=limit, seed=seed)
+            coords, strength = fill_footprint(
+                coords, even, strength=settings.spacing, limit=limit, reach=settings.spacing_reach, seed=seed
+            )
     with clock("samples"):
         for s, one in enumerate(drawn):
             samples[s] = _onto(one.result().coords.astype(np.float64), coords)
@@ -164,7 +166,7 @@ def _laid(
     placed, status = canonical(coords), found.status
     if n_cells < FEW_CELLS:
         status = f"{number(n_cells, 'cell')} placed beside {number(len(features) - n_cells, 'spot')} of the slides."
-    diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": settings.spacing}
+    diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": strength}
     if n_cells >= settings.spacing_cells:  # fewer do not fill a tissue
         diagnostics["unfilled"] = unfilled(coords[:n_cells], tissue)
     diagnostics["profile"] = {**found.profile, **clock.seconds}

@@ -20,11 +20,13 @@ def test_a_row_for_every_strength_and_the_layout_fills_the_tissue_better(
 ):
     monkeypatch.setattr(filling, "STRENGTHS", (0.0, 1.0))
     table, _ = over_seeds([task], filling.scored, small_config, seeds=1, folder=tmp_path)
-    assert [row["run"] for row in table] == ["0%", "100%"]
+    assert [row["run"] for row in table] == ["0%", "100%", filling.AS_IT_IS]
+    assert [row["share"] for row in table[:2]] == [0, 1] and 0 < table[2]["share"] <= 0.8
     assert table[1]["w1_knn"] < table[0]["w1_knn"]
     axes = filling.draw(table).axes
-    assert [len(ax.lines) for ax in axes] == [1] * 4
-    np.testing.assert_allclose(axes[0].lines[0].get_ydata(), [row["spearman"] for row in table])
+    assert [len(ax.lines) for ax in axes] == [2] * 4
+    np.testing.assert_allclose(axes[0].lines[0].get_ydata(), [row["spearman"] for row in table[:2]])
+    np.testing.assert_allclose(axes[0].lines[1].get_xydata(), [[table[2]["share"], table[2]["spearman"]]])
 
 
 def test_no_strength_is_the_layout_before_it_is_moved(small_model, task, monkeypatch, tmp_path):

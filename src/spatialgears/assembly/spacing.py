@@ -36,8 +36,9 @@ def fill_footprint(
     *,
     strength: float,
     limit: NDArray[Any] | None = None,
+    reach: float = np.inf,
     seed: int,
-) -> NDArray[np.float64]:
+) -> tuple[NDArray[np.float64], float]:
     """Move a layout towards an even filling of the tissue by sliced optimal transport.
 
     Parameters
@@ -47,15 +48,25 @@ def fill_footprint(
     target
         (M, 2) points spread over the tissue, in the same frame.
     strength
-        Share of the way that is gone: 0 changes nothing, 1 fills the footprint exactly.
+        Share of the way that is gone at most: 0 changes nothing, 1 fills the footprint exactly.
     limit
         (N,) no cell moves further than this.
+    reach
+        Cells are moved by no more than this, root mean square: less of the way is gone where it is long.
     seed
         Decides the directions.
 
     Notes
     -----
     In each direction the one-dimensional transport is a matching of sorted values: O(N log N) per direction.
+
+    A best guess is the mean of possible places, so that a step adds its own square to the squared error, wherever it
+    leads: a share s of the way costs s^2 of that of the whole, and leaves 1 - s of the distance to an even filling. The
+    first steps are therefore cheap, the last dear, and ``reach`` bounds the cost.
+
+    Returns
+    -------
+    The layout, and the share of the way that was gone.
     """
     rng = numpy_rng(seed, "directions")
     moved = np.array(coords, dtype=np.float64)
@@ -68,8 +79,9 @@ def fill_footprint(
         shift = np.empty_like(along)
         np.put_along_axis(shift, np.argsort(along, axis=0), wanted, axis=0)
         moved += 0.5 * (shift - along) @ axes.T
-    step = strength * (moved - coords)
+    step = moved - coords
+    length = np.linalg.norm(step, axis=1)
+    strength = min(strength, reach / max(float(np.sqrt(np.square(length).mean())), 1e-12))
     if limit is not None:
-        length = np.linalg.norm(step, axis=1)
-        step *= np.minimum(1.0, limit / np.maximum(length, 1e-12))[:, None]
-    return coords + step
+        step *= np.minimum(1.0, limit / np.maximum(strength * length, 1e-12))[:, None]
+    return coords + strength * step, strength

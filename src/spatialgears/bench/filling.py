@@ -1,4 +1,7 @@
-"""What even filling gives and costs: the best guess of one model, moved a part of the way (``assembly.spacing``)."""
+"""What even filling gives and costs: the best guess of one model, moved a part of the way.
+
+``assembly.spacing`` is the most of it, and ``assembly.spacing_reach`` how far cells may be moved.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from spatialgears.bench.tables import TABLE1
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 
+AS_IT_IS, FAR = "as users get it", 10.0
 STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 #: Sets whose cells are hard to place: there a best guess huddles most, and filling moves it furthest.
 SETS = {"leave-section-out": "her2st A", "unpaired": "STARmap"}
@@ -33,9 +37,10 @@ def tasks(root: Path | None, *, simulated: bool = False) -> Iterator[Task]:
 def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, float]]:
     """Every strength of one model, scored against the truth; what ``store`` holds is taken from it."""
     parts = ("filling", task.fingerprint(), model.config.model_dump(mode="json"))
+    runs = {f"{strength:.0%}": {"spacing": strength, "spacing_reach": FAR} for strength in STRENGTHS}
     return {
-        f"{strength:.0%}": store.once(*parts, strength, make=partial(_score, task, model, strength))
-        for strength in STRENGTHS
+        name: store.once(*parts, changes, make=partial(_score, task, model, changes))
+        for name, changes in {**runs, AS_IT_IS: {}}.items()
     }
 
 
@@ -50,16 +55,24 @@ def draw(table: Sequence[Mapping[str, Any]]) -> Figure:
     }
     for ax, (score, label) in zip(figure.subplots(1, len(labels)), labels.items(), strict=True):
         for name in dict.fromkeys(row["set"] for row in table):
-            mine = [row for row in table if row["set"] == name]
-            ax.plot([row["run"] for row in mine], [row[score] for row in mine], marker="o", label=name)
-        ax.set(xlabel="share of the way to an even filling", ylabel=label)
+            fixed, allowed = (
+                [row for row in table if row["set"] == name and (row["run"] == AS_IT_IS) is chosen]
+                for chosen in (False, True)
+            )
+            (line,) = ax.plot(
+                [row["share"] for row in fixed], [row[score] for row in fixed], ".-", label=name
+            )
+            for row in allowed:
+                ax.plot(row["share"], row[score], "o", color=line.get_color())
+        ax.set(xlabel="share of the way (circle: as users get it)", ylabel=label)
         ax.grid(alpha=0.3)
     ax.legend(fontsize="small")
     return figure
 
 
-def _score(task: Task, model: GEARS, strength: float) -> dict[str, float]:
+def _score(task: Task, model: GEARS, changes: Mapping[str, float]) -> dict[str, float]:
     assert task.truth is not None
-    assembly = model.config.assembly.model_copy(update={"spacing": strength})
-    found = evaluate(model.reconstruct(task.cells, assembly=assembly).coords, task.truth)
-    return {name: float(found[name]) for name in TABLE1}
+    assembly = model.config.assembly.model_copy(update=changes)
+    placed = model.reconstruct(task.cells, assembly=assembly)
+    found = evaluate(placed.coords, task.truth)
+    return {**{name: float(found[name]) for name in TABLE1}, "share": placed.diagnostics["spacing"]}
