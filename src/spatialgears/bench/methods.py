@@ -113,6 +113,7 @@ def gears(
     model = GEARS(config).fit(slides=slides, cells=cells)
     placed = model.reconstruct(cells)
     info = {"config": config.model_dump(mode="json"), "status": placed.status, "warnings": placed.warnings}
+    info["filled"] = placed.diagnostics["spacing"]  # share of the way to an even filling
     result = {"coords": placed.coords, "radius50": placed.radius50, "radius90": placed.radius90, "info": info}
     if len(placed.samples):
         result["one sample"] = placed.samples[0]
