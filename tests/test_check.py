@@ -173,6 +173,18 @@ def test_cost_grows_with_everything_and_is_linear_in_cells():
     assert quick.seconds < base.seconds < paper.seconds
 
 
+def test_cost_of_a_best_guess_that_is_refined_itself_in_every_patch():
+    paper = Config.preset("paper")
+    assert paper.assembly.samples == 0 and paper.assembly.mode == "patches"
+
+    def placing(*changes):
+        return predict_cost(0, 10_000, 1000, paper.with_values(changes)).seconds
+
+    assert placing("assembly.steps=0") < placing("assembly.steps=6") < placing("assembly.steps=600")
+    assert placing("assembly.coverage=1") < placing("assembly.coverage=10")
+    assert placing("assembly.steps=600") == pytest.approx(100 * placing("assembly.steps=6"), rel=0.2)
+
+
 def test_the_cost_knows_the_numbers_of_the_modules_it_does_not_import():
     from spatialgears import cost
     from spatialgears.assembly import assemble

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from spatialgears.errors import InputError
 from spatialgears.examining import place_unseen, reference_places, set_reach
 from spatialgears.fitting import build_network, fit_model, seen_by_network
 from spatialgears.geometry.nearest import NearestSpots
@@ -225,3 +226,5 @@ def test_values_that_are_not_counts(small_config, small_tissue):
     slide.X, cells.X = slide.X.log1p(), cells.X.log1p()
     model = GEARS(config).fit(slide, cells, normalised=True)
     assert np.isfinite(model.reconstruct(cells).coords).all()  # what was said to fit holds here too
+    with pytest.raises(InputError, match="fitted on normalised values, and normalised=False"):
+        model.reconstruct(small_tissue.cells, normalised=False)

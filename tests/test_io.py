@@ -356,3 +356,13 @@ def test_writing_a_backed_object_leaves_it_on_its_file(spots, tmp_path):
     write_h5ad(backed, tmp_path / "b.h5ad")
     assert source_of(backed) == tmp_path / "a.h5ad"
     same(read(tmp_path / "b.h5ad"), spots)
+
+
+def test_table_keeps_names_that_look_like_gaps(tmp_path):
+    (tmp_path / "fly.csv").write_text(
+        "gene,s1,s2\nnan,1,2\nActb,0,3\nNA,4,\nnull,5,6\n".replace("4,\n", "4,0\n")
+    )
+    assert list(read(tmp_path / "fly.csv", transpose=True).var_names) == ["nan", "Actb", "NA", "null"]
+    (tmp_path / "xy.csv").write_text("spot,x,y\nnan,1,2\nNA,3,4\n")
+    (tmp_path / "counts.csv").write_text("spot,g1,g2\nnan,1,2\nNA,0,3\n")
+    assert list(read(tmp_path / "counts.csv", coordinates=tmp_path / "xy.csv").obs_names) == ["nan", "NA"]

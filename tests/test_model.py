@@ -298,6 +298,28 @@ def test_a_checkpoint_of_other_data_is_refused(small_config, small_tissue, tmp_p
         model.fit([other, small_tissue.slides[1]], small_tissue.cells, checkpoint=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "options"), [("expression.thinning=false", {}), ("seed=0", {"normalised": True})]
+)
+def test_a_checkpoint_of_other_expression_is_refused(small_config, small_tissue, tmp_path, change, options):
+    config = small_config.with_values(
+        {"geometry": {"steps": 1, "refiner_steps": 1, "slide_steps": 0, "crossfit": 1, "nearest": False}}
+    )
+    slides, cells = small_tissue.slides, small_tissue.cells
+    sg.GEARS(config).fit(slides, cells, checkpoint=tmp_path)
+    with pytest.raises(GearsError, match="belongs to another configuration, seed or data"):
+        sg.GEARS(config.with_values(change)).fit(slides, cells, checkpoint=tmp_path, **options)
+
+
+def test_what_a_model_was_fitted_on_is_what_it_is_given(small_model, small_tissue):
+    with pytest.raises(
+        InputError, match=r"fitted on counts, and normalised=True(.|\n)*with counts, or fit another"
+    ):
+        small_model.reconstruct(small_tissue.cells, normalised=True)
+    named = small_model.reconstruct(small_tissue.cells, normalised=False)
+    assert np.isfinite(named.coords).all()
+
+
 def test_no_cells_are_refused(small_model, small_tissue):
     with pytest.raises(InputError, match="there are no cells"):
         small_model.reconstruct(small_tissue.cells[:0].copy())

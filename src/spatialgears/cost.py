@@ -126,14 +126,14 @@ def predict_cost(
     generator, denoiser = _macs(width_in, config)
     elements = g.batch_size * _set_size(n_spots, config)
     members = max(g.crossfit, 1)
-    placing = members * generator
-    if g.crossfit:
-        placing += max(ENSEMBLE_DRAWS, members) * generator
+    draws = max(ENSEMBLE_DRAWS, 2 * members) if g.crossfit else 0
     refine = members * generator + 2 * c.refine_factor * a.steps * denoiser
+    best = members * generator if a.samples else refine  # without samples the best guess is refined itself
     samples = a.samples if denoiser and a.steps and n_cells <= a.sample_cells else 0
     solve = a.solve_steps * c.solve_seconds if a.mode == "patches" else 0.0
     passes = a.coverage if a.mode == "patches" else 1
-    each = (placing + passes * samples * refine) / speed + (1 + samples) * solve + c.cell_seconds
+    work = draws * generator + passes * (best + samples * refine)
+    each = work / speed + (1 + samples) * solve + c.cell_seconds
     seconds = c.start_seconds + c.panel_seconds * n_spots * n_genes + n_cells * each
     if n_spots:
         seconds += _training(n_spots, n_cells, n_genes, config, speed=speed, n_slides=n_slides)

@@ -15,7 +15,7 @@ from spatialgears.check import cost_of
 from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.cost import predict_cost, require_memory
 from spatialgears.engine import Progress, threads
-from spatialgears.errors import GearsError, RunError
+from spatialgears.errors import GearsError, InputError, RunError
 from spatialgears.expression.panel import Panel
 from spatialgears.fitting import Fitted, fit_model
 from spatialgears.placing import place
@@ -178,7 +178,7 @@ class GEARS:
         layer
             Where the counts are, if not in ``.X``.
         normalised
-            Accept values that are not counts; by default what was said to :meth:`fit`.
+            Whether the values are normalised, not counts: as was said to :meth:`fit`, and refused if it is not.
         assembly
             Settings of the assembly, for example patches or more samples; by default those of the model.
         progress
@@ -195,9 +195,14 @@ class GEARS:
         >>> rec = sg.GEARS.load("out/model").reconstruct(sg.read("more_cells.h5ad"))  # doctest: +SKIP
         """
         fitted, panel = self._ready(), self.panel_
-        normalised = not fitted.raw if normalised is None else normalised
+        if normalised is not None and normalised == fitted.raw:
+            learnt, given = ("counts", "normalised values") if fitted.raw else ("normalised values", "counts")
+            raise InputError(
+                f"The model was fitted on {learnt}, and normalised={normalised} says that the cells have {given}.",
+                f"Give cells with {learnt}, or fit another model on {given}.",
+            )
         counts, missing, notes = validate_cells(
-            cells, panel.genes, panel.weights, layer=layer, normalised=normalised
+            cells, panel.genes, panel.weights, layer=layer, normalised=not fitted.raw
         )
         for note in notes:
             logger.info("%s", note)

@@ -3,10 +3,12 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import spatialgears as sg
+from spatialgears.analysis.domains import compare
 from spatialgears.errors import InputError
 
 
@@ -116,3 +118,10 @@ def test_marks_of_cells_outside_must_be_marks(planted):
     planted.obs["gears_outside"] = True
     with pytest.raises(InputError, match=r"600 of 600 cells: too few"):
         sg.tl.spatial_domains(planted)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_domain_of_all_cells_is_not_taken_for_real(seed):
+    embedding = np.random.default_rng(seed).normal(size=(200, 5))
+    found = compare(np.zeros(200, np.int64), embedding, pd.Index(["0"]), n_shuffles=20, seed=seed)
+    assert found["noise"].all() and (found["pvalue"] == 1).all()

@@ -68,6 +68,9 @@ def test_errors_name_what_there_is(planted):
     with pytest.raises(InputError, match="one type only"):
         sg.tl.neighbors_by_type(planted, "one")
     planted.obs["gears_radius50"] = np.nan
+    with pytest.raises(InputError, match=r"holds no radii(.|\n)*radius=None"):
+        sg.tl.neighbors_by_type(planted, "cell_type")
+    planted.obs["gears_radius50"] = -1.0
     with pytest.raises(InputError, match="finite and not negative"):
         sg.tl.neighbors_by_type(planted, "cell_type")
 

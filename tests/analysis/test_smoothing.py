@@ -73,3 +73,14 @@ def test_cells_outside_neither_give_nor_get_a_value(planted, planted_slide):
     assert np.isnan(smoothed[outside]).all()
     np.testing.assert_array_equal(smoothed[~outside], left.obsm["gears_expression"]["g3"])
     assert planted.uns["gears_moran"]["table"].equals(left.uns["gears_moran"]["table"])
+
+
+def test_without_radii_places_are_taken_as_exact(planted):
+    planted.obs["gears_radius50"] = np.nan
+    with pytest.raises(InputError, match=r"holds no radii.*\n.*radius=None"):
+        sg.tl.spatial_expression(planted, "g3")
+    sg.tl.spatial_expression(planted, "g3", radius=None)
+    exact = planted.obsm["gears_expression"]["g3"].to_numpy()
+    planted.obs["gears_radius50"] = 1e-6
+    sg.tl.spatial_expression(planted, "g3")
+    np.testing.assert_array_equal(exact, planted.obsm["gears_expression"]["g3"])

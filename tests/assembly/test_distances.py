@@ -38,3 +38,18 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made():
         dense_distances(np.zeros((1_000_000, 2)))
     with pytest.raises(InputError, match=r"0\.0001 GB"):
         dense_distances(np.zeros((5000, 2)), memory_gb=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (np.triu_indices(5, 1), r"\(M, 2\), found int64 of shape \(2, 10\)"),
+        ([1, 2, 3, 4], r"of shape \(4,\)"),
+        ([(0.0, 1.0)], "found float64"),
+        ([(0, 5)], "from 0 to 4, found 0 to 5"),
+        ([(-1, 2)], "found -1 to 2"),
+    ],
+)
+def test_what_is_not_pairs_of_cells_is_refused(pairs, words):
+    with pytest.raises(InputError, match=words):
+        pair_distances(np.zeros((5, 2)), pairs)

@@ -62,6 +62,15 @@ def test_some_of_the_tasks_and_what_was_kept(gears, plane, tmp_path):
         gears(*given, "--task", "moon")
 
 
+def test_slides_of_one_name_in_two_folders_are_two(gears, plane, tmp_path):
+    for number, name in enumerate(("one", "two")):
+        (tmp_path / name).mkdir()
+        plane(300, seed=number).write_h5ad(tmp_path / name / "slide.h5ad")
+    given = [text for name in ("one", "two") for text in ("--st", str(tmp_path / name / "slide.h5ad"))]
+    result = gears("leave-section-out", *given, "-m", f"{FAKES}:noisy", "--seeds", "1")
+    assert "one/slide" in result.stdout and "two/slide" in result.stdout
+
+
 def test_a_folder_without_rows_has_no_tables(gears):
     with pytest.raises(InputError, match="holds no rows"):
         gears("tables")

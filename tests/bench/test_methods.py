@@ -39,6 +39,10 @@ def test_a_function_in_a_file_is_a_method(tmp_path):
     path.write_text("def place(slides, cells, *, seed):\n    return seed\n")
     (method,) = methods.choose([f"{path}:place"], SETUP)
     assert method.name == "mine:place" and resolve(method.entry)([], None, seed=7) == 7
+    before = method.identity()
+    assert method.identity() == before
+    path.write_text("def place(slides, cells, *, seed):\n    return seed + 1\n")
+    assert method.identity() != before, "an edited method is another one"
 
 
 @pytest.mark.parametrize("method", methods.REFERENCES.values(), ids=lambda method: method.name)

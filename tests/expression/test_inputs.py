@@ -27,6 +27,12 @@ def test_small_groups_are_kept_whole_and_large_ones_share_the_rest():
     assert [len(r) for r in random_rows(groups, rng=np.random.default_rng(0))] == [10, 400, 300]
 
 
+def test_groups_that_are_each_within_the_limit_share_it():
+    groups = [np.zeros((150, 1))] * 4
+    assert [len(r) for r in random_rows(groups, rng=np.random.default_rng(0), limit=200)] == [50] * 4
+    assert [len(r) for r in random_rows(groups, rng=np.random.default_rng(0), limit=600)] == [150] * 4
+
+
 def test_projected_views_are_views_in_the_basis(tiny):
     config = ExpressionConfig(thinning=False, view_dropout=0.0, view_noise=0.0, view_jitter=0.0)
     panel, columns = build_panel(tiny.slides, tiny.coords, tiny.cells, genes=tiny.genes, config=config)

@@ -193,3 +193,9 @@ def test_nearest_spots_are_guided_by_the_mean_and_members_do_not_see_the_embeddi
     torch.testing.assert_close(mixed(seen), centre(spots(z[None, :50], plain(x))))
     assert (mixed(seen) - plain(x)).abs().max() > 0.1
     assert torch.equal(mixed.spread(seen[0], seed=0), plain.spread(x[0], seed=0))
+
+
+@pytest.mark.parametrize("members", [11, 12, 20])
+def test_many_members_have_a_spread(make, members):
+    spread = make(members, refiner="none").spread(torch.randn(30, 10), seed=0)
+    assert torch.isfinite(spread).all() and (spread > 0).all()

@@ -66,6 +66,9 @@ def test_markers_show_near_and_other_with_their_p(found):
 def test_smoothed_gene(adata):
     adata.obsm["gears_expression"] = pd.DataFrame({"Sox2": np.linspace(0, 1, 300)}, adata.obs_names)
     assert len(sg.pl.spatial_expression(adata, "Sox2").collections[1].get_array()) == 300
+    adata.obsm["elsewhere"] = adata.obsm.pop("X_gears") + 5
+    moved = sg.pl.spatial_expression(adata, "Sox2", basis="elsewhere").collections[1].get_offsets()
+    np.testing.assert_allclose(np.sort(moved, axis=0), np.sort(adata.obsm["elsewhere"], axis=0), rtol=1e-6)
     with pytest.raises(InputError, match=r"not smoothed; there is Sox2"):
         sg.pl.spatial_expression(adata, "Mbp")
 

@@ -98,6 +98,9 @@ def test_coverage_finds_the_radii_of_a_reconstruction(adata):
         np.testing.assert_allclose(a.get_xydata(), b.get_xydata())
     with pytest.raises(InputError, match="no radii"):
         sg.pl.coverage(adata.obsm["X_gears"], truth)
+    adata.obs["gears_radius50"] = np.nan
+    with pytest.raises(InputError, match="radii are missing"):
+        sg.pl.coverage(adata, truth)
 
 
 def test_mismatch_and_nothing_are_refused(coords, truth):

@@ -237,6 +237,7 @@ def compare(
     by_mean = stats.gamma.sf(distinct, mean[0] ** 2 / var[0], scale=var[0] / np.maximum(mean[0], 1e-12))
     by_spread = stats.norm.cdf((spread - mean[1]) / np.sqrt(var[1]))
     pvalue = np.minimum(2 * np.minimum(by_mean, by_spread), 1)
+    pvalue[size == len(x)] = 1.0  # a domain of all cells differs from none
     corrected = lookup.adjusted(pvalue)
     found = {
         "distinctness": distinct,

@@ -104,6 +104,11 @@ def counted(adata: AnnData, outside: str | None) -> NDArray[np.bool_]:
 def spreads(adata: AnnData, key: str, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Standard deviation of the place of every cell kept, along each axis, from its 50% radius ``obs[key]``."""
     radius = column(adata, key).to_numpy(np.float64)[kept]
+    if np.isnan(radius).all():
+        raise InputError(
+            f"obs[{key!r}] holds no radii: the model had no spots to learn them from (geometry.crossfit=0, as in paper).",
+            "radius=None takes the places as exact.",
+        )
     if not (np.isfinite(radius) & (radius >= 0)).all():
         raise InputError(f"obs[{key!r}] must hold radii, finite and not negative.", _ADVICE["X_gears"])
     return radius / MEDIAN_RADIUS

@@ -29,7 +29,7 @@ def spatial_expression(
     genes: str | Sequence[str] | None = None,
     *,
     slide: AnnData | None = None,
-    radius: str = "gears_radius50",
+    radius: str | None = "gears_radius50",
     n_neighbors: int = 6,
     layer: str | None = None,
     basis: str = "X_gears",
@@ -54,7 +54,7 @@ def spatial_expression(
     slide
         Spots with ``obsm[spatial_key]``, to compare with.
     radius
-        Column of ``obs`` with the 50% radius of each cell.
+        Column of ``obs`` with the 50% radius of each cell; None: places are taken as exact, up to 1/200 of the tissue.
     n_neighbors
         Neighbours for Moran's I.
     layer
@@ -109,7 +109,8 @@ def spatial_expression(
     if genes is not None:
         columns = lookup.gene_columns(adata, genes, layer=layer, name="adata")
         values = np.full((adata.n_obs, len(columns)), np.nan, np.float32)
-        values[kept] = smooth(coords, lookup.spreads(adata, radius, kept), logged[:, columns])
+        spread = np.zeros(len(coords)) if radius is None else lookup.spreads(adata, radius, kept)
+        values[kept] = smooth(coords, spread, logged[:, columns])
         smoothed = pd.DataFrame(values, adata.obs_names, names[columns])
         names_of_moran = names[columns]
     if slide is not None:

@@ -16,8 +16,20 @@ from spatialgears.errors import InputError
 
 def pair_distances(coords: NDArray[Any], pairs: ArrayLike) -> NDArray[np.float64]:
     """Distances (M,) between the cells of each row of ``pairs`` (M, 2); O(M)."""
-    first, second = np.asarray(pairs, np.int64).reshape(-1, 2).T
-    coords = np.asarray(coords, np.float64)
+    coords, pairs = np.asarray(coords, np.float64), np.asarray(pairs)
+    if not pairs.size:
+        return np.empty(0)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        raise InputError(
+            f"Expected pairs of cells as whole numbers, a row for each (M, 2), found {pairs.dtype} of shape {pairs.shape}.",
+            "For two lists of cells, np.column_stack([first, second]).",
+        )
+    if pairs.min() < 0 or pairs.max() >= len(coords):
+        raise InputError(
+            f"Cells are counted from 0 to {len(coords) - 1:,}, found {pairs.min():,} to {pairs.max():,}.",
+            "Give the cells' rows.",
+        )
+    first, second = pairs.T
     return np.sqrt(((coords[first] - coords[second]) ** 2).sum(1))
 
 

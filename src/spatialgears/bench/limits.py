@@ -31,7 +31,7 @@ def run_limited(command: list[str], *, seconds: float, gigabytes: float, log: st
     """
 
     def limit() -> None:
-        size = int(gigabytes * 2**30)
+        size = int(gigabytes * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
     start, timeout, caller = time.monotonic(), False, os.getppid()
@@ -68,7 +68,7 @@ def run_limited(command: list[str], *, seconds: float, gigabytes: float, log: st
         "code": os.waitstatus_to_exitcode(status),
         "timeout": timeout,
         "seconds": elapsed,
-        "peak_gb": usage.ru_maxrss * unit / 2**30,
+        "peak_gb": usage.ru_maxrss * unit / 1e9,
     }
 
 

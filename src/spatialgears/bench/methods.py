@@ -47,7 +47,16 @@ class Method:
 
     def identity(self) -> list[Any]:
         """What decides its results, for the key of a row."""
-        return [self.name, self.entry, dict(self.options), self.sees_truth, __version__]
+        own = Path(self.entry.rpartition(":")[0])
+        text = own.read_text(encoding="utf-8") if own.suffix == ".py" and own.is_file() else ""
+        return [
+            self.name,
+            self.entry,
+            dict(self.options),
+            self.sees_truth,
+            __version__,
+            *([text] if text else []),
+        ]
 
     def command(self, files: TaskFiles, *, seed: int, out: Path) -> list[str]:
         """The command that places the cells and leaves ``coords.npy`` in ``out``."""

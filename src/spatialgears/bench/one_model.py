@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from spatialgears._version import __version__
 from spatialgears.bench import assembly
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Store
@@ -53,7 +54,7 @@ def run(name: str, task: Task, config: Config, *, folder: Path) -> tuple[list[di
 
 def fitted(task: Task, config: Config, *, folder: Path) -> GEARS:
     """The model of this task and configuration, from ``folder`` if it is there."""
-    path = folder / "models" / Store.key(task.fingerprint(), config.model_dump(mode="json"))
+    path = folder / "models" / Store.key(task.fingerprint(), config.model_dump(mode="json"), __version__)
     if path.exists():
         return GEARS.load(path)
     model = GEARS(config).fit(list(task.slides), task.cells)

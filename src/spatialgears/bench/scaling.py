@@ -22,6 +22,7 @@ from anndata import AnnData
 from matplotlib.figure import Figure
 from scipy import sparse
 
+from spatialgears._version import __version__
 from spatialgears.bench import one_model, protocols
 from spatialgears.bench.harness import Limits, launch, run
 from spatialgears.bench.methods import choose
@@ -60,7 +61,7 @@ def rows(config: Config, sizes: Sequence[int], *, folder: Path, threads: int) ->
     model.save(folder / "model", overwrite=True)
     store = Store(folder)
     for size in sizes:
-        key = store.key("scaling", config.model_dump(mode="json"), TISSUE, size, threads)
+        key = store.key("scaling", config.model_dump(mode="json"), TISSUE, size, threads, __version__)
         if row := store.load(key):
             yield row["row"]
             continue

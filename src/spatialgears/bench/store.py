@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spatialgears._version import __version__
 from spatialgears.engine import write_atomic
 
 Row = dict[str, Any]
@@ -46,8 +47,8 @@ class Store:
         write_atomic(self.folder / "rows" / f"{row['key']}.json", json.dumps(row, indent=1) + "\n")
 
     def once(self, *parts: Any, make: Callable[[], Row]) -> Row:
-        """The row kept under the digest of ``parts``, made and kept first where there is none."""
-        key = self.key(*parts)
+        """The row kept under the digest of ``parts`` and the version, made and kept first where there is none."""
+        key = self.key(*parts, __version__)
         row = self.load(key)
         if row is None:
             row = make()

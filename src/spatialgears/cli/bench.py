@@ -203,8 +203,9 @@ def _own_tasks(
     """The user's files under one of the protocols."""
     from spatialgears.bench import protocols
     from spatialgears.io import read
+    from spatialgears.validate import slide_titles
 
-    slides = {Path(path).stem: read(path) for path in st}
+    slides = dict(zip(slide_titles(st), map(read, st), strict=True))
     cells = read(sc) if sc else None
     if protocol == "pseudo-visium" and cells is not None:
         return lambda _: protocols.pseudo_visium(cells, name=Path(str(sc)).stem, types=types)

@@ -83,10 +83,10 @@ def random_rows(
 ) -> list[np.ndarray]:
     """Rows of each group (slide or batch) so that all together are at most ``limit``, small groups kept whole."""
     sizes = np.array([x.shape[0] for x in groups])
-    share = limit
+    share = limit if sizes.sum() <= limit else max(1, limit // len(sizes))
     for _ in sizes:  # groups smaller than an equal share leave room for the others
         small = sizes <= share
         if small.all():
             break
-        share = max(1, (limit - sizes[small].sum()) // max(int((~small).sum()), 1))
+        share = max(1, (limit - sizes[small].sum()) // int((~small).sum()))
     return [np.sort(rng.permutation(size)[: min(size, share)]) for size in sizes]

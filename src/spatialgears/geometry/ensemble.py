@@ -107,7 +107,7 @@ class Ensemble(nn.Module):
         a member on a part, and may do so in threads; with several processes each takes some parts.
         """
         order = torch.randperm(len(x), generator=torch_rng(seed, "spread"))
-        draws = -(-ENSEMBLE_DRAWS // len(self.members))
+        draws = max(2, -(-ENSEMBLE_DRAWS // len(self.members)))  # one alone does not spread
         parts = share_of(order.chunk(-(-len(x) // SPREAD_CELLS)))
         jobs = [(part, i) for part in parts for i in range(len(self.members))]
 

@@ -381,6 +381,7 @@ class _Loop:
                 self.data,
                 str(self.seed),
                 str([len(slide) for slide in self.slides]),
+                self.config.expression.model_dump_json(),
                 self.config.supervision.model_dump_json(),
                 self.config.geometry.model_dump_json(),
             ]

@@ -42,7 +42,9 @@ def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnDa
     columns = lines[0][-(len(lines[1]) - 1) :]  # the header may lack the corner, as R writes it
     rows: list[str] = []
     blocks = []
-    with pd.read_csv(path, sep=separator, header=None, skiprows=1, dtype={0: str}, chunksize=CHUNK) as chunks:
+    with pd.read_csv(
+        path, sep=separator, header=None, skiprows=1, converters={0: str}, chunksize=CHUNK
+    ) as chunks:
         for chunk in chunks:
             rows.extend(chunk[0])
             blocks.append(sparse.csr_matrix(chunk.iloc[:, 1:].to_numpy(np.float32)))
@@ -62,7 +64,7 @@ def read_coordinates(path: Path) -> pd.DataFrame:
         separator, lines = _head(path)
         bare = len(lines) > 0 and all(_is_number(value) for value in lines[0][1:])
         names = 0 if bare or not lines else lines[0][0]
-        frame = pd.read_csv(path, sep=separator, header=None if bare else 0, dtype={names: str})
+        frame = pd.read_csv(path, sep=separator, header=None if bare else 0, converters={names: str})
         if bare and frame.shape[1] == len(POSITIONS):
             frame.columns = POSITIONS
     frame = frame.set_index(frame.columns[0])

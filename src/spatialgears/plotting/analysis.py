@@ -23,7 +23,12 @@ NEAR, OTHER = palette.CATEGORICAL[1], palette.CATEGORICAL[0]
 
 
 def spatial_domains(
-    adata: AnnData, *, key: str = "gears_domain", title: str | None = None, ax: Axes | None = None
+    adata: AnnData,
+    *,
+    key: str = "gears_domain",
+    basis: str = "X_gears",
+    title: str | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Draw the cells by domain, each named by its majority type and purity; domains that are noise are grey.
 
@@ -33,6 +38,8 @@ def spatial_domains(
         Cells on which ``sg.tl.spatial_domains`` was run.
     key
         Its ``key_added``.
+    basis
+        Key of the places, the one given to it.
     title, ax
         As in :func:`reconstruction`.
 
@@ -62,9 +69,8 @@ def spatial_domains(
         dict(zip(map(str, table.index), names, strict=True))
     )
     named = named.remove_categories([name for name, grey in zip(names, noise, strict=True) if grey])
-    return maps.reconstruction(
-        adata, color=pd.Series(named, adata.obs_names, name="domain"), title=title, ax=ax
-    )
+    color = pd.Series(named, adata.obs_names, name="domain")
+    return maps.reconstruction(adata, color=color, basis=basis, title=title, ax=ax)
 
 
 def registration(
@@ -239,7 +245,12 @@ def marker_enrichment(
 
 
 def spatial_expression(
-    adata: AnnData, gene: str, *, title: str | None = None, ax: Axes | None = None
+    adata: AnnData,
+    gene: str,
+    *,
+    basis: str = "X_gears",
+    title: str | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Draw a gene as smoothed over the reconstruction.
 
@@ -249,6 +260,8 @@ def spatial_expression(
         Cells on which ``sg.tl.spatial_expression`` was run with this gene.
     gene
         Its name.
+    basis
+        Key of the places, the one given to it.
     title, ax
         As in :func:`reconstruction`.
 
@@ -276,4 +289,4 @@ def spatial_expression(
             f"{gene!r} was not smoothed; there is {has}.", f"Run sg.tl.spatial_expression(adata, [{gene!r}])."
         )
     values = pd.Series(smoothed[gene].to_numpy(), adata.obs_names, name=f"{gene}, smoothed")
-    return maps.reconstruction(adata, color=values, title=title, ax=ax)
+    return maps.reconstruction(adata, color=values, basis=basis, title=title, ax=ax)

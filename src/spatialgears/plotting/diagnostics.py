@@ -261,6 +261,10 @@ def coverage(
     error = np.linalg.norm(turned_onto(predicted, true, scale=False) - true, axis=1)
     radii = _radii(data) if radii is None else radii
     n, nominal = len(error), np.array(sorted(radii))
+    if any(np.isnan(np.asarray(one, dtype=np.float64)).any() for one in radii.values()):
+        raise InputError(
+            "Some radii are missing.", "Leave out cells without, or give radii={0.5: ..., 0.9: ...}."
+        )
     observed = np.array([np.mean(error <= np.asarray(radii[level], dtype=np.float64)) for level in nominal])
     ax = canvas.axes_or_new(ax, width=4.8)
     line = np.array([0.0, 1.0])

@@ -71,7 +71,7 @@ def color_values(data: Any, color: Any, *, layer: str | None = None) -> tuple[pd
         return None, ""
     if not isinstance(color, str):
         values = color if isinstance(color, pd.Series) else pd.Series(_flat(color))
-        n = len(coordinates(data))
+        n = data.n_obs if hasattr(data, "obsm") else len(coordinates(data))
         if len(values) != n:
             raise InputError(
                 f"There are {n} cells but {len(values)} values to colour by.", "Give one value per cell."

@@ -81,8 +81,8 @@ class ValidInputs:
         return slides, coords, None if self.cells is None else self.cells[np.flatnonzero(~self.empty_cells)]
 
     def digest(self) -> str:
-        """SHA-256 of genes, values and places: what a checkpoint must belong to."""
-        found = hashlib.sha256("\n".join(self.genes).encode())
+        """SHA-256 of genes, values, what these are, and places: what a checkpoint must belong to."""
+        found = hashlib.sha256("\n".join([self.kind, *self.genes]).encode())
         for counts in [*self.slides, *([] if self.cells is None else [self.cells])]:
             for part in (counts.indptr, counts.indices, counts.data):
                 found.update(np.ascontiguousarray(part).data)
