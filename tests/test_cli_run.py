@@ -204,6 +204,19 @@ def test_demo(gears, small_json, tmp_path):
     assert code == 0 and again == out and "geometry" not in err  # nothing is done twice
     code, _, err = gears(*command, "--seed", 1)
     assert code == 2 and "belongs to another run" in err  # another tissue is another run
+    code, _, err = gears(*command, "--preset", "paper")
+    assert code == 2 and "Expected --preset or --config, found both" in err
+
+
+def test_no_result_is_written_into_an_input(gears, small_files, tmp_path):
+    folder = tmp_path / "slide"
+    folder.mkdir()
+    (folder / "matrix.mtx").touch()
+    given = ["--st", folder, "--sc", small_files / "sc.h5ad"]
+    for command in (["run", *given, "-o", folder / "out"], ["fit", *given, "--model", folder / "model"]):
+        code, _, err = gears(*command)
+        assert code == 2 and "inside it; inputs are never written to" in " ".join(err.split()), err
+    assert [path.name for path in folder.iterdir()] == ["matrix.mtx"]
 
 
 def test_nothing_that_is_there_is_written_over(gears, model, inputs, tmp_path):

@@ -366,3 +366,34 @@ def test_table_keeps_names_that_look_like_gaps(tmp_path):
     (tmp_path / "xy.csv").write_text("spot,x,y\nnan,1,2\nNA,3,4\n")
     (tmp_path / "counts.csv").write_text("spot,g1,g2\nnan,1,2\nNA,0,3\n")
     assert list(read(tmp_path / "counts.csv", coordinates=tmp_path / "xy.csv").obs_names) == ["nan", "NA"]
+
+
+@pytest.mark.parametrize("prefix", ["", "s1_"])
+def test_text_files_of_10x_that_are_not_gzipped(spots, tmp_path, prefix):
+    write_mtx(tmp_path / "m", spots, prefix=prefix)
+    for path in (tmp_path / "m").glob("*.gz"):
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    same(read(tmp_path / "m"), spots)
+    (tmp_path / "m" / f"{prefix}barcodes.tsv").write_text("one\n")
+    with pytest.raises(InputError, match="three files from one run"):
+        read(tmp_path / "m")
+
+
+def test_folder_with_two_samples_of_cell_ranger_asks_which(spots, tmp_path):
+    for name in ("GSM1", "GSM2"):
+        write_10x_h5(tmp_path / f"{name}_filtered_feature_bc_matrix.h5", spots)
+    with pytest.raises(InputError, match=r"2 matrices: GSM1_filtered.*, GSM2_filtered.*"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("header", [",x,y\n", "\ufeffspot,x,y\n", "x,y\n", "spot,x,y\n"])
+def test_names_in_a_table_of_places_stay_as_they_are_whatever_its_header(tmp_path, header):
+    names = ["001", "NA", "1e5"]
+    (tmp_path / "xy.csv").write_text(
+        header + "".join(f"{name},{i},{i + 1}\n" for i, name in enumerate(names))
+    )
+    (tmp_path / "counts.csv").write_text("spot,g1,g2\n" + "".join(f"{name},1,2\n" for name in names))
+    found = read(tmp_path / "counts.csv", coordinates=tmp_path / "xy.csv")
+    assert list(found.obs_names) == names
+    np.testing.assert_array_equal(found.obsm["spatial"], [[0, 1], [1, 2], [2, 3]])

@@ -71,6 +71,14 @@ def test_slides_of_one_name_in_two_folders_are_two(gears, plane, tmp_path):
     assert "one/slide" in result.stdout and "two/slide" in result.stdout
 
 
+def test_lists_and_tables_can_be_had_as_json(gears, plane, tmp_path):
+    listed = json.loads(gears("--list", "--json").stdout)
+    assert "filling" in listed["experiments"] and "stem" in listed["peers"]
+    plane(300).write_h5ad(tmp_path / "cells.h5ad")
+    gears("pseudo-visium", "--sc", str(tmp_path / "cells.h5ad"), "-m", f"{FAKES}:noisy", "--seeds", "1")
+    assert {row["method"] for row in json.loads(gears("tables", "--json").stdout)} == {"fakes:noisy"}
+
+
 def test_a_folder_without_rows_has_no_tables(gears):
     with pytest.raises(InputError, match="holds no rows"):
         gears("tables")

@@ -41,6 +41,12 @@ def test_experiments_on_data_files_run_on_simulated_tissue_if_asked(monkeypatch)
     assert task.protocol == "simulated" and task.cells.n_obs == 60
     (other,) = tasks_of("quick")(4)
     assert other.fingerprint() != task.fingerprint()
+    names = {
+        name: [one.name for one in tasks_of(name, simulated=True)(0)]
+        for name in ("unpaired", "leave-section-out")
+    }
+    assert names["unpaired"] == ["simulated, other individual", "simulated, other individual, shift 3"]
+    assert names["leave-section-out"] == ["section 1 + section 2 → section 3"]
 
 
 def test_without_data_files_the_advice_is_clear(monkeypatch):

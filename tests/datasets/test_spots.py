@@ -5,6 +5,7 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
+import spatialgears as sg
 from spatialgears.datasets import pseudo_visium, same_spots
 from spatialgears.errors import InputError
 
@@ -27,7 +28,7 @@ def test_square_spots_sum_exactly_the_cells_under_them():
     np.testing.assert_array_equal(spots.obsm["spatial"], [[0, 0], [2, 2], [2, 4]])
     np.testing.assert_array_equal(spots.X.toarray(), [[1 + 4 + 8, 3], [32 + 64, 2], [2, 1]])
     np.testing.assert_array_equal(spots.obs["n_cells"], [3, 2, 1])
-    assert spots.X.dtype == np.int32 and sparse.issparse(spots.X)
+    assert spots.X.dtype == np.int64 and sparse.issparse(spots.X)
 
 
 def test_spots_with_few_cells_are_left_out_and_keep_their_names():
@@ -114,3 +115,22 @@ def test_bad_arguments_are_refused_by_name(options, message):
 def test_bad_coordinates_are_refused(coords):
     with pytest.raises(InputError):
         pseudo_visium(cells_at(coords), grid=(2, 2), min_cells=1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, bool])
+def test_narrow_counts_do_not_overflow(dtype):
+    coords = np.random.default_rng(0).random((300, 2))
+    cells = AnnData(np.full((300, 2), 100).astype(dtype), obsm={"spatial": coords})
+    spots = pseudo_visium(cells, grid=(2, 2), spot_fraction=1.0)
+    np.testing.assert_array_equal(
+        spots.X.toarray()[:, 0], spots.obs["n_cells"].to_numpy() * int(cells.X[0, 0])
+    )
+
+
+def test_cells_on_disk_are_summed_too(tmp_path):
+    cells = AnnData(np.ones((50, 3), np.float32), obsm={"spatial": np.random.default_rng(0).random((50, 2))})
+    cells.write_h5ad(tmp_path / "c.h5ad")
+    spots = pseudo_visium(sg.read(tmp_path / "c.h5ad", backed=True), grid=(2, 2), spot_fraction=1.0)
+    np.testing.assert_array_equal(
+        spots.X.toarray(), pseudo_visium(cells, grid=(2, 2), spot_fraction=1.0).X.toarray()
+    )

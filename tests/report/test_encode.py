@@ -68,12 +68,22 @@ def test_constant_and_empty_columns_survive():
 
 
 def test_a_label_has_one_colour_on_cells_and_slides():
-    slide = ReportSlide("s", np.zeros((2, 2)), obs={"domain": pd.Categorical(["rim", "core"])})
-    content = ReportContent("t", np.zeros((3, 2)), domains=["core", "core", "other"], slides=[slide])
-    field = fields(payload(content, max_cells=9))["domain"]
+    slide = ReportSlide("s", np.zeros((2, 2)), obs={"part": pd.Categorical(["rim", "core"])})
+    content = ReportContent("t", np.zeros((3, 2)), obs={"part": ["core", "core", "other"]}, slides=[slide])
+    field = fields(payload(content, max_cells=9))["part"]
     assert field["names"] == ["core", "other", "rim"]
     assert field["colors"] == list(palette.CATEGORICAL[:3])
     assert array(field["slides"][0], "<u1").tolist() == [2, 0]
+
+
+def test_a_column_called_domain_stays_beside_the_domains():
+    slide = ReportSlide("s", np.zeros((2, 2)), obs={"domain": pd.Categorical(["cortex", "medulla"])})
+    content = ReportContent(
+        "t", np.zeros((3, 2)), obs={"domain": ["cortex"] * 3}, domains=["0", "0", "1"], slides=[slide]
+    )
+    found = fields(payload(content, max_cells=9))
+    assert found["domain (obs)"]["names"] == ["cortex", "medulla"] and found["domain (obs)"]["slides"][0]
+    assert found["domain"]["names"] == ["0", "1"] and not any(found["domain"]["slides"])
 
 
 def test_slides_share_a_scale_of_their_own_and_may_lack_a_gene():

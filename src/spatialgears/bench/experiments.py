@@ -49,6 +49,10 @@ class Experiment:
         Names for :func:`~spatialgears.bench.methods.choose`.
     columns
         Metrics of its table; None: those of Table 1.
+    needs_data
+        Whether its tasks are of data files.
+    simulated
+        What stands in for these; None: one simulated tissue.
     """
 
     words: str
@@ -56,6 +60,7 @@ class Experiment:
     methods: tuple[str, ...]
     columns: Sequence[str] | None = None
     needs_data: bool = True
+    simulated: Callable[[Root, int], Iterable[Task]] | None = None
 
 
 def _simulated(_: Root, seed: int) -> Iterator[Task]:
@@ -108,10 +113,15 @@ def _grids(root: Root, seed: int) -> Iterator[Task]:
     )
 
 
-def _unpaired(root: Root, seed: int) -> Iterator[Task]:
+def _other_individual(_: Root, seed: int) -> Iterator[Task]:
     yield from protocols.simulated(seed=seed, unpaired=True, **SIMULATED)
     yield from protocols.simulated(seed=seed, unpaired=True, sweep="shift", values=(STRONG,), **SIMULATED)
-    yield from _all_of(*_STARMAP)(root, seed)
+
+
+def _simulated_sections(_: Root, seed: int) -> Iterator[Task]:
+    slides = datasets.simulate_tissue(seed=seed, **{**SIMULATED, "n_sections": 3}).slides
+    named = {f"section {i + 1}": slide for i, slide in enumerate(slides)}
+    yield from protocols.leave_section_out(named, held_out=[list(named)[-1]])
 
 
 def _tasic(root: Root, seed: int) -> Iterator[Task]:
@@ -159,11 +169,21 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pseudo-visium": Experiment(
         "square and hexagonal grids, three spot sizes, on Mouse Atlas", _grids, _OURS
     ),
-    "leave-section-out": Experiment("place one section from the others", _all_of(*_HER2, _DLPFC), _OURS),
-    "every-section": Experiment(
-        "each section of the three her2st patients from the other two", _all_of(*_SECTIONS), _OURS
+    "leave-section-out": Experiment(
+        "place one section from the others", _all_of(*_HER2, _DLPFC), _OURS, simulated=_simulated_sections
     ),
-    "unpaired": Experiment("spots of one individual, cells of another", _unpaired, _OURS),
+    "every-section": Experiment(
+        "each section of the three her2st patients from the other two",
+        _all_of(*_SECTIONS),
+        _OURS,
+        simulated=_simulated_sections,
+    ),
+    "unpaired": Experiment(
+        "spots of one individual, cells of another",
+        _all_of(_other_individual, *_STARMAP),
+        _OURS,
+        simulated=_other_individual,
+    ),
     "simulated": Experiment(
         "sweeps of domain shift, composition mismatch, depth and number of spots",
         _sweeps,
@@ -178,7 +198,8 @@ def tasks_of(name: str, *, root: Root = None, simulated: bool = False) -> Callab
     """The tasks of an experiment by seed; on simulated tissue instead of data files if asked."""
     if name not in EXPERIMENTS:
         raise InputError(f"There is no experiment {name!r}.", f"Choose one of {', '.join(EXPERIMENTS)}.")
-    tasks = _simulated if simulated and EXPERIMENTS[name].needs_data else EXPERIMENTS[name].tasks
+    chosen = EXPERIMENTS[name]
+    tasks = (chosen.simulated or _simulated) if simulated and chosen.needs_data else chosen.tasks
     return lambda seed: tasks(root, seed)
 
 

@@ -119,18 +119,26 @@ def bench(
     from spatialgears.bench.experiments import EXPERIMENTS
 
     if listing:
-        _list()
+        _list(as_json=as_json)
         return
     if experiment == "scaling":
         each = (time_limit * 60, memory_limit, threads)
-        _scaling(sizes, method or ["default"], out=out, cache=peer_cache, limits=each)
+        _scaling(sizes, method or ["default"], out=out, cache=peer_cache, limits=each, as_json=as_json)
         return
     if experiment == "tables":
-        _kept(out)
+        _kept(out, as_json=as_json)
         return
     if experiment in _APART:
         preset = (method or ["default"])[0]
-        _apart(experiment, data=data, simulated=simulated, out=out, preset=preset, seeds=seeds)
+        _apart(
+            experiment,
+            data=data,
+            simulated=simulated,
+            out=out,
+            preset=preset,
+            seeds=seeds,
+            as_json=as_json,
+        )
         return
     if experiment not in EXPERIMENTS:
         raise InputError(
@@ -155,10 +163,15 @@ def bench(
     (out / f"{experiment}.md").write_text(text)
     for name, figure in draw(experiment, rows, store, tasks(0)).items():
         figure.savefig(out / f"{name}.png", dpi=150)
-    if as_json:
-        from spatialgears.cli.output import emit_json
+    _show(text, rows, as_json=as_json)
 
-        emit_json(rows)
+
+def _show(text: str, found: Any, *, as_json: bool) -> None:
+    """What was found, in words or for machines."""
+    from spatialgears.cli.output import emit_json
+
+    if as_json:
+        emit_json(found)
     else:
         typer.echo(text)
 
@@ -225,7 +238,7 @@ def _own_tasks(
     )
 
 
-def _kept(out: Path) -> None:
+def _kept(out: Path, *, as_json: bool) -> None:
     """What benchmarks have left in a folder, as tables."""
     from spatialgears.bench.store import Store
     from spatialgears.bench.tables import standing, tables
@@ -240,11 +253,18 @@ def _kept(out: Path) -> None:
         f"\n\n## Where ours stands, by Spearman\n\n{standing(rows)}\n\n## By task\n\n{tables(rows)}"
     )
     (out / "tables.md").write_text(text)
-    typer.echo(text)
+    _show(text, rows, as_json=as_json)
 
 
 def _apart(
-    experiment: str, *, data: Path | None, simulated: bool, out: Path, preset: str, seeds: int
+    experiment: str,
+    *,
+    data: Path | None,
+    simulated: bool,
+    out: Path,
+    preset: str,
+    seeds: int,
+    as_json: bool,
 ) -> None:
     """Fit once (or take the model fitted before), show what an experiment makes of it."""
     from spatialgears.bench import analyses, embedding, figures, filling, one_model, refiner, registration
@@ -285,7 +305,7 @@ def _apart(
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{experiment}.md").write_text(text)
     figure.savefig(out / f"{experiment}.png", dpi=150)
-    typer.echo(text)
+    _show(text, rows, as_json=as_json)
 
 
 def _scaling(
@@ -295,6 +315,7 @@ def _scaling(
     out: Path,
     cache: Path | None,
     limits: tuple[float, float, int],
+    as_json: bool,
 ) -> None:
     """Larger and larger numbers of cells, the same for the peers among the methods."""
     from spatialgears.bench import scaling
@@ -331,16 +352,16 @@ def _scaling(
     text = "\n".join(f"### {title}\n\n{as_table(found)}\n" for title, found in parts.items())
     (out / "scaling.md").write_text(text)
     scaling.draw(ours, beside).savefig(out / "scaling.png", dpi=150)
-    typer.echo(text)
+    _show(text, parts, as_json=as_json)
 
 
-def _list() -> None:
+def _list(*, as_json: bool) -> None:
     from spatialgears.bench.experiments import EXPERIMENTS
     from spatialgears.bench.methods import ABLATIONS, REFERENCES
     from spatialgears.bench.peers import PEERS, peer_table
 
-    lines = ["Experiments", *(f"  {name:<18} {e.words}" for name, e in EXPERIMENTS.items())]
-    lines += [f"  {name:<18} {words}" for name, words in _APART.items()]
+    words = {name: experiment.words for name, experiment in EXPERIMENTS.items()} | _APART
+    lines = ["Experiments", *(f"  {name:<18} {text}" for name, text in words.items())]
     lines += [
         "",
         "Methods",
@@ -348,4 +369,5 @@ def _list() -> None:
         "  references: " + ", ".join(REFERENCES),
     ]
     lines += ["  ablations: " + ", ".join(ABLATIONS), "  peers: " + ", ".join(PEERS), "", peer_table()]
-    typer.echo("\n".join(lines))
+    names = {"references": list(REFERENCES), "ablations": list(ABLATIONS), "peers": list(PEERS)}
+    _show("\n".join(lines), {"experiments": words, **names}, as_json=as_json)

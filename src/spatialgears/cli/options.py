@@ -183,13 +183,7 @@ def require_output(
             f"-o expects a {' or '.join(suffixes)} file, found {out}.",
             f"For example: -o {out.with_suffix(suffixes[0])}",
         )
-    target = out.expanduser().resolve()
-    for path in inputs:
-        source = Path(path).expanduser().resolve()
-        if target == source or source in target.parents:
-            raise InputError(
-                f"-o is the input {path}, or inside it; inputs are never written to.", "Name another file."
-            )
+    target = require_apart(out, inputs)
     if target.exists() and not _ours(target):
         raise InputError(
             f"{out} is there already, and was not made by gears.", "Name another file, or move this one away."
@@ -203,6 +197,19 @@ def require_output(
         raise InputError(
             f"Cannot write to {folder}: {error.strerror}.", "Name another file with -o."
         ) from None
+
+
+def require_apart(out: Path, inputs: Sequence[str | Path], *, option: str = "-o", kind: str = "file") -> Path:
+    """Refuse an output that is an input, or lies inside one; the output's whole path."""
+    target = out.expanduser().resolve()
+    for path in inputs:
+        source = Path(path).expanduser().resolve()
+        if target == source or source in target.parents:
+            raise InputError(
+                f"{option} is the input {path}, or inside it; inputs are never written to.",
+                f"Name another {kind}.",
+            )
+    return target
 
 
 def _ours(path: Path) -> bool:

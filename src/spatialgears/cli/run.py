@@ -61,6 +61,7 @@ def run(
     settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
     options.require_room()
     options.check_paths([*st, sc])
+    options.require_apart(out, [*st, sc], kind="folder")
     if launch.launched(settings):
         return
     from spatialgears.processes import is_first
@@ -89,12 +90,12 @@ def demo(
         int, typer.Option("--cells", metavar="N", min=200, help="Cells of the simulated tissue.")
     ] = 2000,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Another tissue.")] = 0,
-    preset: options.DemoPreset = "quick",
+    preset: options.DemoPreset = None,
     config: options.ConfigFile = None,
     assignments: options.Set = None,
 ) -> None:
     """Simulate a tissue, place its cells, score them against the truth and write a report, in about two minutes."""
-    settings = options.load_config(None if config else preset, config, assignments)
+    settings = options.load_config(preset if preset or config else "quick", config, assignments)
     if settings.processes > 1:
         raise InputError("The demo is one process.", "Use gears run --devices N on its files.")
     options.require_room()
@@ -153,6 +154,7 @@ def fit(
     settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
     options.require_room()
     options.check_paths([*st, sc])
+    options.require_apart(model, [*st, sc], option="--model", kind="folder")
     if model.is_file() or (model.exists() and any(model.iterdir())):
         raise InputError(f"{model} exists and is not empty.", "Choose another folder with --model.")
     if launch.launched(settings):

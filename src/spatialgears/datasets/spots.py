@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.spatial import cKDTree
 
 from spatialgears.errors import InputError
+from spatialgears.validate.counts import to_csr
 
 Layout = Literal["square", "hex"]
 
@@ -51,7 +52,7 @@ def pseudo_visium(
     Returns
     -------
     AnnData
-        Spots x genes, CSR, of the counts' dtype, with the spot centres in ``obsm["spatial"]`` and the
+        Spots x genes, CSR, int64 or of the counts' own kind of float, with the spot centres in ``obsm["spatial"]`` and the
         number of cells in ``obs["n_cells"]``. Spot ``ST_i`` is the ``i``-th centre of the grid, the first
         coordinate running fastest.
 
@@ -76,7 +77,10 @@ def pseudo_visium(
             f"No spot of the {grid} grid holds {min_cells} cells (the fullest holds {n_cells.max()}).",
             "Use a coarser grid, a larger spot_fraction or a smaller min_cells.",
         )
-    counts = sparse.csr_matrix(cells.X)
+    in_memory = sparse.issparse(cells.X) or isinstance(cells.X, np.ndarray)
+    counts = sparse.csr_matrix(cells.X if in_memory else to_csr(cells.X, np.arange(cells.n_vars)))
+    if counts.dtype.kind in "biu":  # sums of narrow integers would not fit
+        counts = counts.astype(np.int64)
     return AnnData(
         membership(spot, kept, dtype=counts.dtype) @ counts,
         obs=pd.DataFrame({"n_cells": n_cells[kept]}, index=[f"ST_{i}" for i in kept]),

@@ -63,8 +63,15 @@ def read_coordinates(path: Path) -> pd.DataFrame:
     else:
         separator, lines = _head(path)
         bare = len(lines) > 0 and all(_is_number(value) for value in lines[0][1:])
-        names = 0 if bare or not lines else lines[0][0]
-        frame = pd.read_csv(path, sep=separator, header=None if bare else 0, converters={names: str})
+        corner = len(lines) == 2 and len(lines[1]) == len(lines[0]) + 1  # the header lacks it, as R writes it
+        frame = pd.read_csv(
+            path,
+            sep=separator,
+            header=None if bare else 0,
+            names=["name", *lines[0]] if corner else None,
+            converters={0: str},
+            index_col=False,
+        )
         if bare and frame.shape[1] == len(POSITIONS):
             frame.columns = POSITIONS
     frame = frame.set_index(frame.columns[0])
@@ -97,7 +104,7 @@ def read_positions(path: Path) -> pd.DataFrame:
 def _head(path: Path) -> tuple[str, list[list[str]]]:
     """The separator and the fields of the first two lines."""
     opener = gzip.open if path.suffix.lower() == ".gz" else open
-    with opener(path, "rt", newline="") as file:
+    with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
         lines = list(itertools.islice(file, 2))
     separator = max(",\t;", key=lines[0].count) if lines else ","
     return separator, list(csv.reader(lines, delimiter=separator))

@@ -32,25 +32,24 @@ def is_space_ranger(folder: Path) -> bool:
 
 def is_cell_ranger(folder: Path) -> bool:
     """Whether the folder is, or holds, what Cell Ranger writes: filtered counts, and no places."""
-    return bool(_candidates(_outs(folder), _MATRICES[0]))
+    return bool(_files(_outs(folder), _MATRICES[0])) or (_outs(folder) / _MATRICES[0]).is_dir()
 
 
 def read_cell_ranger(folder: Path) -> AnnData:
     """The filtered counts, gene expression only."""
-    return _read_matrix(_candidates(_outs(folder), _MATRICES[0])[0])
+    source = _matrix(_outs(folder), _MATRICES[0])
+    assert source is not None
+    return _read_matrix(source)
 
 
 def read_matrix_folder(folder: Path, *, matrix: Path | None = None) -> AnnData:
     """Matrix, features and barcodes, gene expression only."""
     import scanpy
 
-    found = [matrix] if matrix else _matrices(folder)
-    if len(found) > 1:
-        raise InputError(
-            f"{folder} holds {len(found)} matrices: {', '.join(path.name for path in found)}.",
-            "Name one of these files instead of the folder.",
-        )
-    prefix = found[0].name.split("matrix.mtx")[0]
+    found = matrix or _only(_matrices(folder), folder)
+    prefix = found.name.split("matrix.mtx")[0]
+    if (folder / f"{prefix}features.tsv").is_file():  # not gzipped, as STARsolo writes it: scanpy wants .gz
+        return _read_plain(found, prefix)
     return scanpy.read_10x_mtx(folder, make_unique=False, prefix=prefix or None)
 
 
@@ -71,7 +70,7 @@ def read_space_ranger(folder: Path) -> AnnData:
             f"{root / 'spatial'} has no positions of spots; expected {' or '.join(_POSITIONS)}.",
             "Copy the positions file of the Space Ranger output there.",
         )
-    source = next((path for name in _MATRICES for path in _candidates(root, name)), None)
+    source = _matrix(root, _MATRICES[0]) or _matrix(root, _MATRICES[1])
     if source is None:
         raise InputError(
             f"{root} has no counts; expected {_MATRICES[0]}.h5 or the folder {_MATRICES[0]}.",
@@ -107,9 +106,52 @@ def _read_matrix(path: Path) -> AnnData:
     return read_matrix_folder(path) if path.is_dir() else scanpy.read_10x_h5(path)
 
 
-def _candidates(root: Path, name: str) -> list[Path]:
+def _read_plain(matrix: Path, prefix: str) -> AnnData:
+    """Matrix, features and barcodes as text, gene expression only."""
+    import pandas as pd
+    from anndata import AnnData
+    from scipy.io import mmread
+
+    features, barcodes = (
+        pd.read_csv(
+            matrix.with_name(f"{prefix}{name}.tsv"), sep="\t", header=None, dtype=str, na_filter=False
+        )
+        for name in ("features", "barcodes")
+    )
+    counts = mmread(matrix).T.tocsr().astype("float32")
+    if counts.shape != (len(barcodes), len(features)):
+        raise InputError(
+            f"{matrix} holds {counts.shape[1]:,} features of {counts.shape[0]:,} barcodes, the tables beside it "
+            f"{len(features):,} and {len(barcodes):,}.",
+            "Take the three files from one run.",
+        )
+    names = dict(enumerate(["gene_ids", "symbol", "feature_types"]))
+    var = features.iloc[:, :3].rename(columns=names)
+    var.index = pd.Index(var.pop("symbol") if "symbol" in var else var["gene_ids"], name=None)
+    adata = AnnData(counts, obs=pd.DataFrame(index=barcodes[0].to_numpy()), var=var)
+    genes = var["feature_types"] == "Gene Expression" if "feature_types" in var else [True] * len(var)
+    return adata[:, genes].copy()
+
+
+def _matrix(root: Path, name: str) -> Path | None:
     """The matrix called ``name``, as a file (perhaps with a sample's prefix) or a folder."""
-    return [*sorted(root.glob(f"*{name}.h5")), *([root / name] if (root / name).is_dir() else [])]
+    if files := _files(root, name):
+        return _only(files, root)
+    return root / name if (root / name).is_dir() else None
+
+
+def _files(root: Path, name: str) -> list[Path]:
+    return sorted(root.glob(f"*{name}.h5"))
+
+
+def _only(found: list[Path], folder: Path) -> Path:
+    """The one matrix of a folder; several are refused."""
+    if len(found) > 1:
+        raise InputError(
+            f"{folder} holds {len(found)} matrices: {', '.join(path.name for path in found)}.",
+            "Name one of these files instead of the folder, or give each sample a folder.",
+        )
+    return found[0]
 
 
 def _matrices(folder: Path) -> list[Path]:

@@ -74,9 +74,21 @@ def _fields(content: ReportContent, order: np.ndarray) -> list[dict[str, Any]]:
         coded = _labels(cells, slides) if palette.is_categorical(cells) else _numbers(cells, slides, bits)
         return {"group": group, "name": name, **coded}
 
-    obs = dict(content.obs) | ({} if content.domains is None else {DOMAIN: content.domains})
-    names = sorted(obs, key=lambda name: _series(obs[name]).dtype == bool)  # the map begins with the first
-    fields = [field("Cells", name, obs[name], [s.obs.get(name) for s in content.slides]) for name in names]
+    names = sorted(
+        content.obs, key=lambda name: _series(content.obs[name]).dtype == bool
+    )  # the map begins with the first
+    computed = content.domains is not None
+    fields = [
+        field(
+            "Cells",
+            f"{name} (obs)" if computed and name == DOMAIN else name,
+            content.obs[name],
+            [slide.obs.get(name) for slide in content.slides],
+        )
+        for name in names
+    ]
+    if computed:
+        fields.append(field("Cells", DOMAIN, content.domains, []))
     if content.uncertainty is not None:
         fields.append(field("Cells", UNCERTAINTY, content.uncertainty, []) | {"unit": content.unit})
     return fields + [

@@ -156,7 +156,7 @@ def report_content(
         The command that makes the result again.
     """
     genes = [gene for gene in model.panel_.genes[:SHOWN_GENES] if gene in cells.var_names]
-    titles = slide_titles(names[: len(slides)]) or [f"slide {i + 1}" for i in range(len(slides))]
+    titles = slide_titles(input_names(names, len(slides))[: len(slides)])
     title = Path(names[len(slides)]).stem if len(names) > len(slides) else "cells"
     seed = model.config.seed
     subject = subject_of(
