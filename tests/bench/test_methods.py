@@ -53,3 +53,10 @@ def test_references_exist(method):
 def test_what_decides_a_result_is_in_the_identity():
     assert methods.ours("quick").identity() != methods.ours("default").identity()
     assert methods.ours(values=["seed=1"]).identity() != methods.ours().identity()
+
+
+def test_a_changed_default_is_another_method(monkeypatch):
+    before = methods.ours().identity()
+    assert before == methods.ours().identity()
+    monkeypatch.setattr(Config, "preset", lambda name: Config(seed=9))
+    assert methods.ours().identity() != before

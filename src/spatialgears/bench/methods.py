@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spatialgears._version import __version__
-from spatialgears.bench.peers import PEERS, Peer, PeerOptions
+from spatialgears.bench.peers import COMMON, PEERS, Peer, PeerOptions
 from spatialgears.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,16 +47,16 @@ class Method:
 
     def identity(self) -> list[Any]:
         """What decides its results, for the key of a row."""
+        decides = [self.name, self.entry, dict(self.options), self.sees_truth, __version__]
         own = Path(self.entry.rpartition(":")[0])
-        text = own.read_text(encoding="utf-8") if own.suffix == ".py" and own.is_file() else ""
-        return [
-            self.name,
-            self.entry,
-            dict(self.options),
-            self.sees_truth,
-            __version__,
-            *([text] if text else []),
-        ]
+        if own.suffix == ".py" and own.is_file():
+            decides.append(own.read_text(encoding="utf-8"))
+        if self.kind == "ours":
+            from spatialgears.config import Config
+
+            config = Config.preset(self.options["preset"]).with_values(self.options["values"])
+            decides.append(config.model_dump(mode="json"))
+        return decides
 
     def command(self, files: TaskFiles, *, seed: int, out: Path) -> list[str]:
         """The command that places the cells and leaves ``coords.npy`` in ``out``."""
@@ -84,8 +84,9 @@ class PeerMethod(Method):
     setup: PeerOptions = field(kw_only=True)
 
     def identity(self) -> list[Any]:
-        """The runner and the pinned requirements."""
-        return [self.name, self.peer.runner.read_text(), self.peer.requirements.read_text()]
+        """The runner, what all runners share, and the pinned requirements."""
+        files = (self.peer.runner, COMMON, self.peer.requirements)
+        return [self.name, *(file.read_text(encoding="utf-8") for file in files)]
 
     def command(self, files: TaskFiles, *, seed: int, out: Path) -> list[str]:
         """Runner, two AnnData files in, ``coords.npy`` out; the environment is made on first use."""

@@ -207,7 +207,7 @@ def require_apart(out: Path, inputs: Sequence[str | Path], *, option: str = "-o"
         if target == source or source in target.parents:
             raise InputError(
                 f"{option} is the input {path}, or inside it; inputs are never written to.",
-                f"Name another {kind}.",
+                f"Choose another {kind}.",
             )
     return target
 

@@ -21,6 +21,7 @@ from spatialgears.errors import InputError
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
+COMMON = HERE / "common.py"
 PYTHON = (3, 11)
 
 
