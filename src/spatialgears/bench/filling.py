@@ -64,9 +64,9 @@ def draw(table: Sequence[Mapping[str, Any]]) -> Figure:
             )
             for row in allowed:
                 ax.plot(row["share"], row[score], "o", color=line.get_color())
-        ax.set(xlabel="share of the way (circle: as users get it)", ylabel=label)
+        ax.set(xlabel="share of the way", ylabel=label)
         ax.grid(alpha=0.3)
-    ax.legend(fontsize="small")
+    ax.legend(fontsize="small", title=f"circle: {AS_IT_IS}", title_fontsize="small")
     return figure
 
 
