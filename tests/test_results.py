@@ -17,11 +17,14 @@ DOCS = Path(__file__).parents[1] / "docs"
 def printed() -> dict[tuple[str, str], list[list[float]]]:
     """Numbers of every line with the ten metrics in results.md and README.md, by task and method."""
     found: dict[tuple[str, str], list[list[float]]] = {}
-    task, lines = "", [
-        line
-        for path in (DOCS / "results.md", DOCS.parent / "README.md")
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
+    task, lines = (
+        "",
+        [
+            line
+            for path in (DOCS / "results.md", DOCS.parent / "README.md")
+            for line in path.read_text(encoding="utf-8").splitlines()
+        ],
+    )
     for line in lines:
         cells = [cell.strip().strip("*") for cell in line.strip().strip("|").split("|")]
         if line.startswith("|") and len(cells) == 11:  # the table that opens both

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 from dataclasses import replace
 
 import numpy as np
@@ -46,6 +48,9 @@ def test_the_command_writes_its_table_and_figure(task, tmp_path, monkeypatch, ca
     monkeypatch.setattr(registration, "task_of", lambda root, *, simulated: task)
     rows = [{"run": "by expression", "error_median": 1.25}]
     monkeypatch.setattr(registration, "run", lambda task, config, *, folder: (rows, Figure()))
-    bench._apart("registration", data=None, simulated=True, out=tmp_path, preset="quick", seeds=1)
+    given = {"data": None, "simulated": True, "out": tmp_path, "preset": "quick", "seeds": 1}
+    bench._apart("registration", **given, as_json=False)
     assert "| by expression | 1.25 |" in capsys.readouterr().out
+    bench._apart("registration", **given, as_json=True)
+    assert json.loads(capsys.readouterr().out) == rows
     assert {path.name for path in tmp_path.iterdir()} == {"registration.md", "registration.png"}
