@@ -86,6 +86,11 @@ def test_a_column_called_domain_stays_beside_the_domains():
     assert found["domain"]["names"] == ["0", "1"] and not any(found["domain"]["slides"])
 
 
+def test_the_map_begins_with_domains_where_all_columns_are_true_or_false():
+    content = ReportContent("t", np.zeros((2, 2)), obs={"outside": [True, False]}, domains=["0", "1"])
+    assert list(fields(payload(content, max_cells=9))) == ["domain", "outside"]
+
+
 def test_slides_share_a_scale_of_their_own_and_may_lack_a_gene():
     slides = [
         ReportSlide("a", np.zeros((2, 2)), {"g": np.array([0.0, 100.0])}),

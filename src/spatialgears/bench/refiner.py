@@ -17,6 +17,7 @@ from torch import Tensor
 from spatialgears import datasets
 from spatialgears.assembly.canonical import canonical
 from spatialgears.bench import protocols
+from spatialgears.bench.experiments import tasks_of
 from spatialgears.bench.one_model import seen
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Store
@@ -48,7 +49,7 @@ RUNS: tuple[tuple[float, int, int], ...] = (
 def tasks(root: Path | None, *, simulated: bool = False) -> Iterator[Task]:
     """The sets of the table, or simulated tissue."""
     if simulated:
-        yield next(iter(protocols.simulated(seed=0, n_cells=1000, n_genes=200, n_sections=1, spots=350)))
+        yield from tasks_of("quick")(0)
         return
     for name in SETS:
         yield protocols.of_tissue("refiner", name, datasets.load(name, root))

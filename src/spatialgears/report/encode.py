@@ -74,21 +74,18 @@ def _fields(content: ReportContent, order: np.ndarray) -> list[dict[str, Any]]:
         coded = _labels(cells, slides) if palette.is_categorical(cells) else _numbers(cells, slides, bits)
         return {"group": group, "name": name, **coded}
 
-    names = sorted(
-        content.obs, key=lambda name: _series(content.obs[name]).dtype == bool
-    )  # the map begins with the first
-    computed = content.domains is not None
-    fields = [
-        field(
-            "Cells",
-            f"{name} (obs)" if computed and name == DOMAIN else name,
-            content.obs[name],
+    columns: dict[str, tuple[Any, list[Any]]] = {
+        f"{name} (obs)" if name == DOMAIN and content.domains is not None else name: (
+            values,
             [slide.obs.get(name) for slide in content.slides],
         )
-        for name in names
-    ]
-    if computed:
-        fields.append(field("Cells", DOMAIN, content.domains, []))
+        for name, values in content.obs.items()
+    }
+    if content.domains is not None:
+        columns[DOMAIN] = content.domains, []
+    # the map begins with the first
+    names = sorted(columns, key=lambda name: _series(columns[name][0]).dtype == bool)
+    fields = [field("Cells", name, *columns[name]) for name in names]
     if content.uncertainty is not None:
         fields.append(field("Cells", UNCERTAINTY, content.uncertainty, []) | {"unit": content.unit})
     return fields + [
