@@ -98,6 +98,10 @@ def test_the_list_names_experiments_methods_and_peers(gears):
         (["quick", "-m", "magic"], "no method"),
         (["quick", "--peer-source", "nobody=/tmp"], "NAME=DIR"),
         (["leave-section-out", "--sc", "CELLS"], "cannot be run on these files"),
+        (["stitching", "--retry", "--task", "E3"], "stitching does not take --task or --retry"),
+        (["tables", "--data", "folder"], "tables does not take --data"),
+        (["quick", "--sizes", "10"], "quick does not take --sizes"),
+        (["filling", "-m", "quick", "-m", "default"], "takes one --method, found 2"),
     ],
 )
 def test_bad_arguments_are_refused(gears, plane, tmp_path, arguments, words):

@@ -28,9 +28,23 @@ _APART = {
     "tables": "the tables of all rows kept in the output folder; nothing is run",
     "registration": "cells laid on the slide: how far from the truth, in spot pitches",
 }
+#: Options of each of them, beside --output and --json; the other experiments take all but --sizes.
+_ONE_MODEL, _BY_SEED = {"data", "simulated", "method"}, {"data", "simulated", "method", "seeds"}
+_TAKES = {
+    "patch-size": _ONE_MODEL,
+    "stitching": _ONE_MODEL,
+    "embedding": _BY_SEED,
+    "refiner": _BY_SEED,
+    "filling": _BY_SEED,
+    "scaling": {"method", "sizes", "time_limit", "memory_limit", "threads", "peer_cache"},
+    "analyses": set(),
+    "tables": set(),
+    "registration": _ONE_MODEL,
+}
 
 
 def bench(
+    context: typer.Context,
     experiment: Annotated[
         str, typer.Argument(metavar="EXPERIMENT", help="Name of an experiment or protocol; see --list.")
     ] = "quick",
@@ -121,6 +135,7 @@ def bench(
     if listing:
         _list(as_json=as_json)
         return
+    _require_taken(context, experiment)
     if experiment == "scaling":
         each = (time_limit * 60, memory_limit, threads)
         _scaling(sizes, method or ["default"], out=out, cache=peer_cache, limits=each, as_json=as_json)
@@ -164,6 +179,23 @@ def bench(
     for name, figure in draw(experiment, rows, store, tasks(0)).items():
         figure.savefig(out / f"{name}.png", dpi=150)
     _show(text, rows, as_json=as_json)
+
+
+def _require_taken(context: typer.Context, experiment: str) -> None:
+    """Refuse options that an experiment would not look at."""
+    given = {
+        option.name: option.opts[0]
+        for option in context.command.params
+        if (source := context.get_parameter_source(option.name)) and source.name == "COMMANDLINE"
+    }
+    takes = _TAKES.get(experiment, set(given) - {"sizes"}) | {"experiment", "out", "as_json"}
+    if unused := [given[name] for name in given if name not in takes]:
+        raise InputError(f"{experiment} does not take {' or '.join(unused)}.", "Leave it out.")
+    if experiment in _TAKES and experiment != "scaling" and len(context.params["method"] or ()) > 1:
+        raise InputError(
+            f"{experiment} takes one --method, found {len(context.params['method'])}.",
+            "Run it once for each.",
+        )
 
 
 def _show(text: str, found: Any, *, as_json: bool) -> None:
