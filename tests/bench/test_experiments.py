@@ -47,6 +47,8 @@ def test_experiments_on_data_files_run_on_simulated_tissue_if_asked(monkeypatch)
     }
     assert names["unpaired"] == ["simulated, other individual", "simulated, other individual, shift 3"]
     assert names["leave-section-out"] == ["section 1 + section 2 → section 3"]
+    (sections,) = tasks_of("leave-section-out", simulated=True)(0)
+    assert sections.seeded
 
 
 def test_without_data_files_the_advice_is_clear(monkeypatch):

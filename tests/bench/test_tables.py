@@ -7,9 +7,20 @@ import pytest
 from spatialgears.bench.tables import TABLE1, standing, table, tables
 
 
-def row(method, *, kind="peer", status="ok", seed=0, reason="", sees_truth=False, task="t", **metrics):
+def row(
+    method,
+    *,
+    kind="peer",
+    status="ok",
+    seed=0,
+    reason="",
+    sees_truth=False,
+    task="t",
+    protocol="p",
+    **metrics,
+):
     return {
-        "protocol": "p",
+        "protocol": protocol,
         "task": task,
         "method": method,
         "kind": kind,
@@ -108,6 +119,35 @@ def test_where_ours_stands_beside_the_best_of_each_kind():
     assert found["first, of ten metrics"] == "9"  # all but SWD
     assert found["by more than the spread"] == "8"  # nor Trust, where a peer comes close
     assert cells(standing([ours[0], *rows[3:]]), "t")["by more than the spread"] == "one seed"
+
+
+def test_tissues_drawn_by_seed_are_compared_one_by_one():
+    def both(protocol: str) -> list[dict]:
+        values = [("GEARS default", "ours", 0.05), ("simple", "reference", 0.0)]
+        return [
+            row(
+                name,
+                kind=kind,
+                seed=seed,
+                protocol=protocol,
+                **scores(tissue + gain + 0.01 * seed * (gain > 0)),
+            )
+            for name, kind, gain in values
+            for seed, tissue in enumerate((0.2, 0.9))
+        ]
+
+    assert cells(standing(both("unpaired")), "t")["by more than the spread"] == "0"
+    assert cells(standing(both("simulated")), "t")["by more than the spread"] == "10"
+
+
+def test_clearly_first_is_clearly_before_everyone():
+    ours = [row("GEARS default", kind="ours", seed=seed, **scores(0.8)) for seed in (0, 1)]
+    close = [row("steady", kind="reference", **scores(0.79))]
+    wild = [
+        row("wild", kind="reference", seed=seed, **scores(value)) for seed, value in enumerate((0.3, 0.9))
+    ]
+    assert cells(standing([*ours, *close]), "t")["by more than the spread"] == "10"
+    assert cells(standing([*ours, *close, *wild]), "t")["by more than the spread"] == "0"
 
 
 def test_nothing_stands_without_rivals():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,8 @@ def _other_individual(_: Root, seed: int) -> Iterator[Task]:
 def _simulated_sections(_: Root, seed: int) -> Iterator[Task]:
     slides = datasets.simulate_tissue(seed=seed, **{**SIMULATED, "n_sections": 3}).slides
     named = {f"section {i + 1}": slide for i, slide in enumerate(slides)}
-    yield from protocols.leave_section_out(named, held_out=[list(named)[-1]])
+    for task in protocols.leave_section_out(named, held_out=[list(named)[-1]]):
+        yield replace(task, seeded=True)
 
 
 def _tasic(root: Root, seed: int) -> Iterator[Task]:

@@ -94,7 +94,8 @@ def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
     """Where a method stands: one line per task, beside the best reference and the best peer by Spearman.
 
     It is first on a metric if its mean is better than that of every reference and peer, and clearly so if by more than the
-    spread over seeds, its own and the other's; a single seed has no spread.
+    spread over seeds, its own and the other's (of the difference, where every seed is another tissue); a single seed has no
+    spread.
     """
     titles = [
         "task",
@@ -111,26 +112,37 @@ def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
         rivals = {kind: [row for row in fair if row["kind"] == kind] for kind in ("reference", "peer")}
         if not ours or not any(rivals.values()):
             continue
-        margins = [_margin(name, ours, [*rivals["reference"], *rivals["peer"]]) for name in TABLE1]
-        clearly = sum(margin > spread for margin, spread in margins) if len(ours) > 1 else "one seed"
+        margins = [_margins(name, ours, [*rivals["reference"], *rivals["peer"]]) for name in TABLE1]
+        clearly = sum(all(margin > spread for margin, spread in by_rival) for by_rival in margins)
         cells = [
             task,
             _cell("spearman", ours, bold=False),
             *(_leader(rivals[kind]) for kind in ("reference", "peer")),
-            sum(margin > 0 for margin, _ in margins),
-            clearly,
+            sum(all(margin > 0 for margin, _ in by_rival) for by_rival in margins),
+            clearly if len(ours) > 1 else "one seed",
         ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
 
-def _margin(metric: str, ours: Sequence[Row], others: Sequence[Row]) -> tuple[float, float]:
-    """By how much we are better than whoever comes closest, and the larger spread of the two."""
-    ((mean, spread),) = summary(ours, metric).values()
+def _margins(metric: str, ours: Sequence[Row], others: Sequence[Row]) -> list[tuple[float, float]]:
+    """By how much we are better than each of the others, and the spread to compare that with.
+
+    The spread is the larger of the two over seeds; where every seed is another tissue, methods are compared tissue by
+    tissue, and it is that of the difference.
+    """
     sign = 1 if METRICS[metric][1] else -1
-    return min(
-        (sign * (mean - other), max(spread, theirs)) for other, theirs in summary(others, metric).values()
-    )
+    ((mean, spread),) = summary(ours, metric).values()
+    by_tissue = {row["seed"]: row["metrics"][metric] for row in ours if row["protocol"] == "simulated"}
+    found = []
+    for name, (other, theirs) in summary(others, metric).items():
+        same = [row for row in others if row["method"] == name and row["seed"] in by_tissue]
+        gains = [sign * (by_tissue[row["seed"]] - row["metrics"][metric]) for row in same]
+        if gains:
+            found.append((float(np.mean(gains)), float(np.std(gains, ddof=1)) if len(gains) > 1 else 0.0))
+        else:
+            found.append((sign * (mean - other), max(spread, theirs)))
+    return found
 
 
 def _leader(rows: Sequence[Row]) -> str:

@@ -280,8 +280,8 @@ def _kept(out: Path, *, as_json: bool) -> None:
         raise InputError(f"{out} holds no rows.", "Give the output folder of a benchmark with --output.")
     rows.sort(key=lambda row: (row["protocol"], row["task"]))
     text = (
-        "# Tables of the benchmark\n\nMean over seeds, ± standard deviation; simulated tissue is another with every seed, "
-        "and its spread that of tissues. `gears bench tables -o FOLDER` writes this page from the rows in a folder."
+        "# Tables of the benchmark\n\nMean over seeds, ± standard deviation; simulated tissue is another with every seed: "
+        "its ± is that of tissues, and ours stands by tissue. `gears bench tables -o FOLDER` writes this page from the rows in a folder."
         f"\n\n## Where ours stands, by Spearman\n\n{standing(rows)}\n\n## By task\n\n{tables(rows)}"
     )
     (out / "tables.md").write_text(text)
