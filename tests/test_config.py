@@ -219,3 +219,9 @@ def test_files_that_cannot_be_used(tmp_path):
     (tmp_path / "c.json").write_text('{"preset": "fast"}')
     with pytest.raises(ConfigError, match="quick, default, paper"):
         Config.from_file(tmp_path / "c.json")
+
+
+def test_spots_are_held_out_one_way():
+    with pytest.raises(ConfigError, match="holdout needs crossfit = 0"):
+        Config().with_values(["geometry.holdout=0.1"])
+    assert Config().with_values(["geometry.holdout=0.1", "geometry.crossfit=0"]).geometry.holdout == 0.1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -121,7 +122,10 @@ def test_nearest_spots_reach_as_far_as_models_are_off(by_slide, monkeypatch):
 
 
 class Views:
-    draw = staticmethod(lambda index, generator: torch.cat([COORDS, COORDS**2, COORDS**3], 1)[index])
+    """Spots as measured tell their place, and thinned ones a little less of it."""
+
+    clean = staticmethod(lambda index: torch.cat([COORDS, COORDS**2, COORDS**3], 1)[index])
+    draw = staticmethod(lambda index, generator: 0.9 * torch.cat([COORDS, COORDS**2, COORDS**3], 1)[index])
 
 
 @pytest.mark.parametrize("by_slide", [False, True])
@@ -133,6 +137,21 @@ def test_the_reference_places_unseen_spots_only(by_slide):
     if not by_slide:
         error = np.linalg.norm(places[judged] - COORDS.numpy()[judged], axis=1)
         assert np.median(error) < 0.7 * np.median(np.linalg.norm(COORDS.numpy()[judged], axis=1))
+
+
+def test_the_reference_knows_spots_as_measured():
+    """Only the spots that are placed are thinned: what these tell is told, whatever thinning does to others."""
+
+    class Odd(Views):
+        @staticmethod
+        def draw(index, generator):
+            view = Views.draw(index, generator)
+            view[1::2] = 0  # seen by the first model, which places the others
+            return view
+
+    fold = np.arange(100) % 2
+    plain, odd = (reference_places(Folds([None], fold), views, SLIDES, seed=0) for views in (Views(), Odd()))
+    np.testing.assert_array_equal(plain, odd)
 
 
 def test_only_the_first_member_has_a_refiner(small_config):
@@ -175,15 +194,17 @@ def test_restored_is_what_was_fitted(small_model):
 def test_missing_genes_are_taken_as_average(small_model, small_tissue):
     fitted = small_model._fitted
     counts = small_tissue.cells[:, list(fitted.panel.genes)].X
-    missing = np.arange(len(fitted.panel.genes)) == 4
+    missing = np.isin(np.arange(counts.shape[1]), np.argsort(-np.asarray(counts.sum(0)).ravel())[:10])
     everyone = np.arange(small_tissue.cells.n_obs)
-    found = fitted.features(counts, small_model.config, missing=missing).as_measured()[everyone]
-    whole = fitted.features(counts, small_model.config, missing=np.zeros_like(missing)).as_measured()[
-        everyone
-    ]
-    assert (found[:, 4] == 0).all() and not (whole[:, 4] == 0).all()
-    others = np.flatnonzero(~missing)  # after the genes comes the embedding
-    np.testing.assert_array_equal(found[:, others], whole[:, others])
+    less = fitted.features(counts.multiply(~missing).tocsr(), small_model.config, missing=missing)
+    whole = fitted.features(counts, small_model.config, missing=np.zeros_like(missing))
+    blown_up = replace(less, panel=fitted.panel)  # the rest of a library taken for the whole
+    found, true, wrong = (
+        one.as_measured()[everyone][:, : len(missing)] for one in (less, whole, blown_up)
+    )  # after the genes comes the embedding
+    assert (found[:, missing] == 0).all() and not (true[:, missing] == 0).all()
+    shift, before = ((one - true)[:, ~missing].mean(0).norm() for one in (found, wrong))
+    assert shift < before / 4
 
 
 def test_features_are_those_of_the_cells_asked_for(small_model, small_tissue):

@@ -143,6 +143,7 @@ def test_for_json(truth):
 def test_nothing_to_warn_of():
     quiet = {"outside": np.zeros(10, bool), "unfilled": 0.1, "radius90": np.full(10, 0.6)}
     assert warnings([check(0.9, 0.91)], morans_i=SPATIAL, **quiet) == []
+    assert warnings([check(0.9)], morans_i=SPATIAL, **quiet | {"outside": np.arange(100) < 9}) == []
 
 
 @pytest.mark.parametrize(
@@ -156,6 +157,7 @@ def test_nothing_to_warn_of():
         ([check(0.8, 0.9), check(0.8, 0.85)], {}, "reference places held-out spots better"),
         ([check(0.9)], {"morans_i": FLAT}, "Moran's I of only 0.02"),
         ([check(0.9)], {"outside": np.arange(10) < 3}, "Strong domain shift: 30% of the cells"),
+        ([check(0.9)], {"outside": np.arange(100) < 12}, "Strong domain shift: 12% of the cells"),
         (
             [check(0.9)],
             {"radius90": np.full(10, 1.5)},

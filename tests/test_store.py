@@ -131,6 +131,9 @@ def test_a_newer_format_asks_for_an_upgrade(folder):
     (folder / "meta.json").write_text(json.dumps(meta | {"format": 99}))
     with pytest.raises(RunError, match="Upgrade"):
         GEARS.load(folder)
+    (folder / "meta.json").write_text(json.dumps(meta | {"format": 1, "warnings": ["edited"]}))
+    with pytest.raises(RunError, match="not what was saved"):
+        GEARS.load(folder)
 
 
 class Payload:

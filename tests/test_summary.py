@@ -217,6 +217,7 @@ def test_what_speaks_against_the_result_stands_at_the_top(content, monkeypatch):
     [
         ({}, True, "can be read in the slide's own frame. A typical cell lies 2 spots from its match."),
         ({}, False, "agree roughly: trust the overall pose"),
+        ({"residual": 3.4}, True, "not details. A typical cell lies 3 spots from its match."),
         ({"residual": 6.4}, True, "not details. A typical cell lies 6 spots from its match."),
         ({"coverage": 0.6}, True, "agree roughly"),
         ({"explained": 0.3}, True, "this pose may be wrong"),

@@ -231,7 +231,7 @@ class GeometryConfig(_Stage):
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
     holdout: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0,
-        description="share of each slide, a spatial block, held out to follow the first model and keep its best",
+        description="share of each slide, a spatial block, held out to keep the best of a model that is not cross-fitted",
     )
     eval_every: Count = Field(50, description="steps between looks at held-out spots, and checkpoints")
 
@@ -241,6 +241,8 @@ class GeometryConfig(_Stage):
             raise ValueError(f"heads must divide width = {self.width}, found {self.heads}")
         if self.crossfit and self.refiner != "none" and not self.refiner_steps:
             raise ValueError("crossfit needs refiner_steps > 0 or refiner = none, found joint training")
+        if self.crossfit and self.holdout:
+            raise ValueError("holdout needs crossfit = 0: cross-fitted models hold out spots of their own")
         return self
 
     @property

@@ -260,22 +260,24 @@ def reference_places(
 ) -> NDArray[np.float64]:
     """Where the simple reference puts the spots of every fold, from the spots outside it; (n_spots, 2), else NaN.
 
-    The seen spots of a slide place its unseen ones; a slide of which none was seen is placed by the others.
+    The seen spots of a slide, as measured, place its unseen ones, thinned; a slide of which none was seen is placed by the
+    others.
     """
     everywhere = np.concatenate(slides)
     parts = examined(slides, seed=seed)
     spots, slide = np.concatenate(parts), np.repeat(np.arange(len(slides)), [len(part) for part in parts])
     coords, places = everywhere[spots], np.full(everywhere.shape, np.nan)
+    measured = views.clean(torch.from_numpy(spots))
     for number in range(len(folds.models)):
         seen = folds.fold[spots] != number
-        features = views.draw(torch.from_numpy(spots), torch_rng(seed, "reference", number))
-        encoder = reference_encoder(features[torch.from_numpy(seen)], seed=child_seed(seed, "reference"))
-        z = encoder.embed(features)
+        encoder = reference_encoder(measured[torch.from_numpy(seen)], seed=child_seed(seed, "reference"))
+        z = encoder.embed(measured)
+        thinned = encoder.embed(views.draw(torch.from_numpy(spots), torch_rng(seed, "reference", number)))
         for s in np.unique(slide[~seen]):
             query = np.flatnonzero(~seen & (slide == s))
             sources = [s] if (seen & (slide == s)).any() else np.unique(slide[seen])
             known = [np.flatnonzero(seen & (slide == source)) for source in sources]
             places[spots[query]] = knn_places(
-                [z[rows] for rows in known], [coords[rows] for rows in known], z[query]
+                [z[rows] for rows in known], [coords[rows] for rows in known], thinned[query]
             )
     return places

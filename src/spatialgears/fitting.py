@@ -19,6 +19,7 @@ from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
 from spatialgears.examining import examine, set_reach
 from spatialgears.expression.encoder import Encoder
+from spatialgears.expression.inputs import random_rows
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel, build_panel
 from spatialgears.expression.pull import Pull
@@ -91,7 +92,11 @@ class Fitted:
         self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
     ) -> CellFeatures:
         """What the network sees of cells with these counts (N, G); a missing gene is taken as average."""
-        return CellFeatures(self, counts, config, missing, self.pull)
+        panel = self.panel
+        if self.raw and missing.any() and self.remembered is not None:  # the others are no larger for it
+            sums = self.remembered.cells
+            panel = replace(panel, target=panel.target * float(sums[~missing].sum() / sums.sum()))
+        return CellFeatures(self, panel, counts, config, missing, self.pull)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
@@ -184,6 +189,7 @@ class CellFeatures:
     """What the network sees of cells, computed for those that are asked for: a million dense rows would not fit."""
 
     fitted: Fitted
+    panel: Panel
     counts: sparse.csr_matrix
     config: Config
     missing: NDArray[np.bool_]
@@ -222,7 +228,7 @@ class CellFeatures:
         fitted = self.fitted
         x, _ = cell_features(
             self.counts[np.asarray(rows)],
-            fitted.panel,
+            self.panel,
             self.config.expression,
             standardiser=fitted.standardiser,
             raw=fitted.raw,
@@ -320,10 +326,10 @@ def fit_model(
     x, _ = cell_features(cells[rows], panel, settings, standardiser=standardiser, raw=raw)
     some_cells, nearest = seen_by_network(x, signal, encoder, config), None
     if config.geometry.uses_nearest and encoder is not None:
-        some = torch.randperm(views.n_spots, generator=torch_rng(seed, "nearest"))[:NEAREST_OF].sort().values
-        slide = torch.repeat_interleave(torch.tensor([len(coords) for coords in canonical]))
+        shown = random_rows(spots, rng=numpy_rng(seed, "nearest"), limit=NEAREST_OF)
+        some = torch.from_numpy(np.concatenate([views.rows[s].start + rows for s, rows in enumerate(shown)]))
         coords = torch.from_numpy(np.concatenate(canonical))
-        nearest = NearestSpots(encoder.embed(views.clean()[some]), coords[some], slide[some], some)
+        nearest = NearestSpots(encoder.embed(views.clean(some)), coords[some], views.group[some], some)
         draw, some_cells = draw_embedded, with_embedding(some_cells, x, encoder)
         set_reach(nearest, fit, draw, list(canonical), some_cells, seed=seed)
     noise = Ensemble(fit.members, nearest).noise(some_cells, seed=seed) if len(fit.members) > 1 else 0.0

@@ -15,13 +15,13 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from spatialgears.assembly.assemble import Assembly, assemble, one_shot_memory
-from spatialgears.assembly.canonical import canonical, lay_on
+from spatialgears.assembly.canonical import canonical
 from spatialgears.assembly.spacing import fill_footprint, footprint
 from spatialgears.config import AssemblyConfig, Config
 from spatialgears.engine import Clock, Progress, child_seed, numpy_rng, silent
 from spatialgears.fitting import CellFeatures, Fitted
 from spatialgears.geometry.ensemble import Ensemble, Mapper
-from spatialgears.metrics.points import spot_pitch
+from spatialgears.metrics.points import lay_on, spot_pitch
 from spatialgears.processes import rank_and_size
 from spatialgears.types import Features
 from spatialgears.words import number

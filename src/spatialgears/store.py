@@ -20,7 +20,7 @@ from spatialgears.config import Config
 from spatialgears.engine import load_state, save_state, write_atomic
 from spatialgears.errors import ConfigError, InputError, RunError
 
-FORMAT = 2  # 1 had no digest of meta.json
+FORMAT = 2
 FILES = ("config.json", "weights.safetensors", "genes.txt", "meta.json")
 
 
@@ -92,7 +92,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         meta = json.loads(text)
-        newer = int(meta["format"]) > FORMAT
+        newer, older = int(meta["format"]) > FORMAT, int(meta["format"]) < FORMAT
         dict(meta["files"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise RunError(f"{path} is damaged. Fit the model again.") from None
@@ -101,7 +101,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
             f"The model in {path.parent} was written by spatialgears {meta.get('versions', {}).get('spatialgears', '?')}, "
             f"newer than this one ({__version__}). Upgrade spatialgears to use it."
         )
-    if meta["format"] != 1 and not is_sealed(text):
+    if older or not is_sealed(text):
         raise RunError(f"{path} is not what was saved: it is damaged or edited. Fit the model again.")
     return dict(meta)
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spatialgears.assembly.canonical import canonical, lay_on, principal_plane
+from spatialgears.assembly.canonical import canonical, principal_plane
+from spatialgears.metrics.points import lay_on
 
 
 def motion(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:

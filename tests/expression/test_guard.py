@@ -48,6 +48,18 @@ def test_a_held_out_spot_does_not_find_itself(slides):
     assert held_out_scores(names[:1], names[:1], coords[:1], seed=0)["spots"] < 0.3
 
 
+def test_an_embedding_that_tells_nothing_scores_nothing(slides):
+    embedded, coords, _ = slides
+    same = [torch.ones_like(x) for x in embedded]
+    assert held_out_scores(same, same, coords, seed=0)["slides"] == 0
+
+
+def test_a_spot_far_off_leaves_the_tiles_of_the_others():
+    coords = np.random.default_rng(0).random((200, 2))
+    coords[0] = 10.0
+    assert np.bincount(tile_folds(coords, seed=0)).max() < 80
+
+
 def test_tiles_are_held_out_whole():
     side = np.arange(12.0)
     coords = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)

@@ -36,6 +36,15 @@ def test_silent_gene_is_not_blown_up():
     assert torch.equal(standardiser(x), torch.zeros(50, 2))
 
 
+def test_values_of_any_unit_are_standardised():
+    """Shares of a library are a ten-thousandth of counts in ten thousand."""
+    x = torch.rand(300, 6, generator=torch.Generator().manual_seed(0))
+    for unit in (1e-4, 1.0, 1e4):
+        z = Standardiser.fit(unit * x, raw=False)(unit * x)
+        assert (z.std(0) > 0.85).all(), unit
+    assert (Standardiser.fit(1e-4 * x)(1e-4 * x).std(0) < 0.01).all()  # of counts this is a silent gene
+
+
 def test_identity_changes_nothing():
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(Standardiser.identity(4)(x), x)

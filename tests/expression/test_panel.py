@@ -34,6 +34,13 @@ def test_morans_i_of_a_constant_gene_is_zero():
     assert morans_i(np.full((30, 2), 4.0), coords, raw=False).tolist() == [0.0, 0.0]
 
 
+def test_morans_i_does_not_depend_on_the_unit_of_values(tiny):
+    x = log_normalise(tiny.slides[0])
+    plain, small = (morans_i(unit * x, tiny.coords[0], raw=False) for unit in (1.0, 1e-6))
+    np.testing.assert_allclose(small, plain, atol=1e-6)
+    assert (plain != 0).any()
+
+
 def test_panel_ranks_genes_by_place_and_weights_have_mean_square_one(tiny):
     panel, columns = _build(tiny, n_genes=20)
     assert len(panel) == 20 and repr(panel).startswith(f"Panel of 20 genes: {panel.genes[0]}, ")
@@ -123,6 +130,20 @@ def test_genes_that_go_another_way_in_unlike_cells_count_less():
     weights = alike_in_cells(slides, cells)
     assert weights.shape == (40,) and weights.min() > 0 and weights.max() <= 1
     assert np.median(weights[:25]) < 0.6 * np.median(weights[25:])
+
+
+def test_genes_are_trusted_by_how_unlike_slides_and_cells_are(monkeypatch):
+    """Halfway from alike to unlike, genes count by the root of how alike they go together."""
+    loadings = np.random.default_rng(0).standard_normal((3, 40))
+    other = np.concatenate([np.random.default_rng(1).standard_normal((3, 25)), loadings[:, 25:]], axis=1)
+    slides, cells = [_counts(300, seed=1, loadings=loadings)], _counts(400, seed=3, loadings=other)
+    found = {}
+    for name, (alike, unlike) in {"whole": (3.0, 2.9), "half": (2.0, -1.0)}.items():
+        monkeypatch.setattr("spatialgears.expression.panel.ALIKE", alike)
+        monkeypatch.setattr("spatialgears.expression.panel.UNLIKE", unlike)
+        found[name] = alike_in_cells(slides, cells)
+    exponent = np.log(found["half"]) / np.log(found["whole"])
+    assert 0.3 < exponent[0] < 0.7 and np.allclose(exponent, exponent[0])
 
 
 def test_agreement_weighs_the_panel_if_asked(tiny):

@@ -62,6 +62,14 @@ def test_covariance_between_neighbours_by_hand():
     assert np.allclose(spatial_covariance([x], [xy], n_neighbors=4), slow, atol=1e-4)
 
 
+def test_a_spot_that_shares_its_place_is_not_its_own_neighbour():
+    x, xy = slide(3, n=40)
+    xy[20:] = xy[:20]
+    twins = torch.zeros(40, G)
+    twins[:20] = x[:20]  # the twin in the same place shows nothing
+    assert abs(float(spatial_covariance([twins], [xy], n_neighbors=1).sum())) < 1e-6
+
+
 @pytest.mark.parametrize(("setting", "genes", "used"), [
     ("auto", 20_000, True), ("auto", 300, False), ("spatial", 300, True), ("none", 20_000, False),
 ])  # fmt: skip

@@ -88,6 +88,8 @@ def test_clean_is_the_measured_profile(tiny, panel):
     x = log_normalise(tiny.slides[1][:, panel[1]].toarray(), panel[0].target)
     expected = (x - x.mean(0)) / (x.std(0) + 1e-2) * panel[0].weights
     np.testing.assert_allclose(views.clean()[90:], expected, atol=1e-3)
+    some = torch.tensor([3, 50, 95, 111])
+    assert torch.equal(views.clean(some), views.clean()[some])
 
 
 def test_normalised_values_fall_back_to_augmentations_and_say_so(tiny, panel, caplog):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from spatialgears.assembly.canonical import lay_on
 from spatialgears.config import Config
 from spatialgears.datasets import simulate_tissue
+from spatialgears.metrics.points import lay_on
 from spatialgears.model import GEARS
 from spatialgears.selfcheck import warnings
 
@@ -206,5 +206,6 @@ def test_radii_hold_under_shift_or_say_that_they_do_not(learner, record_property
         cells = tissue.cells.copy()
         cells.X = sparse.csr_matrix(values.astype(np.float32))
         held, supported = coverage(model, cells, tissue.truth)
-        assert held >= 0.75 or supported < 0.9, f"{name}: {held:.2f} held, {supported:.2f} supported"
+        told = name == "another tissue" and supported < 0.9
+        assert held >= 0.75 or told, f"{name}: {held:.2f} held, {supported:.2f} supported"
         record_property(f"90% radii under shift ({name}), percent held", round(100 * held))

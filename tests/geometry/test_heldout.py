@@ -37,6 +37,12 @@ def test_a_perfect_layout_scores_one_in_any_pose_and_a_random_one_nothing(tissue
     )
 
 
+def test_a_collapsed_layout_scores_worst(tissue):
+    heldout = hold_out_block(tissue.slides, 0.2, seed=0)
+    score = HeldOutScore(lambda index, _: torch.zeros(*index.shape, 2), tissue.slides, heldout, seed=0)
+    assert score(Oracle(1, 1))["heldout"] == -1
+
+
 def test_the_score_is_the_same_every_time(tissue, tiny):
     from spatialgears.geometry import GeometryModel
 

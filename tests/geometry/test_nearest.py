@@ -89,9 +89,13 @@ def test_a_spot_like_everyone_is_no_ones_nearest():
     spots = NearestSpots(
         torch.cat([right, hub]), coords, torch.zeros(100, dtype=torch.long), torch.arange(100)
     )
-    to_hub = ((query @ spots.bank.T).argmax(1) >= 40).float().mean()
-    scaled = ((query @ spots.bank.T - spots.crowding / 2).argmax(1) >= 40).float().mean()
-    assert scaled < to_hub / 2
+
+    def at_hub() -> float:
+        return float(((spots(query[None])[0] - coords[40]).norm(dim=1) < 3).float().mean())
+
+    found = at_hub()
+    spots.crowding.zero_()
+    assert found < at_hub() / 2
 
 
 def test_one_spot_and_few_spots_are_enough():

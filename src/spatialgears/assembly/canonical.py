@@ -42,13 +42,3 @@ def canonical(coords: NDArray[Any]) -> Canonical:
     tail = (plane**3).sum(0)
     plane = plane * np.where(tail < 0, -1.0, 1.0)
     return Canonical(plane, float(np.sqrt((plane**2).sum(1).mean())))
-
-
-def lay_on(source: NDArray[Any], target: NDArray[Any]) -> NDArray[np.float64]:
-    """The (..., d, e) matrix Q with orthonormal columns that minimises ``|source Q - target|``, both centred.
-
-    Batched over leading dimensions; rotations, reflections and projections onto the target's dimension are
-    allowed; e is at most d.
-    """
-    left, _, right = np.linalg.svd(np.swapaxes(source, -1, -2) @ target, full_matrices=False)
-    return left @ right

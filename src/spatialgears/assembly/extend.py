@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spatialgears.assembly.canonical import lay_on
 from spatialgears.assembly.hashing import hashed, shuffled
 from spatialgears.assembly.measure import Geometry, geometry_of
 from spatialgears.config import AssemblyConfig
 from spatialgears.engine import Progress, child_seed, silent
+from spatialgears.metrics.points import lay_on
 from spatialgears.processes import share_of, summed
 from spatialgears.types import Features
 

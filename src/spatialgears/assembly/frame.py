@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spatialgears.assembly.canonical import lay_on
 from spatialgears.assembly.patches import Patches
 from spatialgears.assembly.solve import triangulate
 from spatialgears.assembly.stitch import weighted_median
+from spatialgears.metrics.points import lay_on
 
 _MOST = 256  # anchors that are enough to fix a plane
 

@@ -28,6 +28,7 @@ from spatialgears.bench.methods import Method
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Row, Store
 from spatialgears.errors import InputError
+from spatialgears.metrics.points import lay_on
 
 logger = logging.getLogger(__name__)
 #: What the log of a process says when it was refused memory.
@@ -227,8 +228,7 @@ def placement_error(coords: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """
     a, b = (np.asarray(x, dtype=np.float64) - np.mean(x, axis=0) for x in (coords, truth))
     b = b / np.sqrt((b**2).sum(1).mean())
-    u, _, v = np.linalg.svd(a.T @ b)
-    return np.linalg.norm(a @ u @ v - b, axis=1)
+    return np.linalg.norm(a @ lay_on(a, b) - b, axis=1)
 
 
 def _other_layouts(task: Task, row: Row, store: Store) -> list[Row]:

@@ -16,6 +16,7 @@ from spatialgears.expression.normalise import Matrix
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import knn_places, nearest_mean, reference_encoder
 from spatialgears.expression.views import BANK_BYTES, SpotViews, cell_features
+from spatialgears.metrics.points import lay_on
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
 #: Genes of the references: more than the model's panel, since weights make the rest harmless.
@@ -83,8 +84,8 @@ def poses(slides: Sequence[AnnData], cells: AnnData) -> list[np.ndarray]:
     first = layouts[0] - layouts[0].mean(0)
     turned = [coords[0]]
     for own, layout in zip(coords[1:], layouts[1:], strict=True):
-        u, _, v = np.linalg.svd((layout - layout.mean(0)).T @ first)
-        turned.append((own - layout.mean(0)) @ u @ v + layouts[0].mean(0))
+        turn = lay_on(layout - layout.mean(0), first)
+        turned.append((own - layout.mean(0)) @ turn + layouts[0].mean(0))
     return turned
 
 

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from spatialgears import datasets, metrics, plotting
 from spatialgears.analysis import lookup, register
-from spatialgears.assembly.canonical import lay_on
 from spatialgears.bench import experiments, one_model, protocols
 from spatialgears.bench.protocols import Task
 from spatialgears.config import Config
 from spatialgears.engine import threads
 from spatialgears.errors import InputError
-from spatialgears.metrics.points import spot_pitch
+from spatialgears.metrics.points import lay_on, spot_pitch
 from spatialgears.plotting.canvas import plain
 
 #: What is registered, and how.

@@ -46,7 +46,7 @@ _TAKES = {
 def bench(
     context: typer.Context,
     experiment: Annotated[
-        str, typer.Argument(metavar="EXPERIMENT", help="Name of an experiment or protocol; see --list.")
+        str, typer.Argument(metavar="EXPERIMENT", help="Its name, or a protocol's; see --list.")
     ] = "quick",
     out: Annotated[
         Path,
@@ -281,7 +281,8 @@ def _kept(out: Path, *, as_json: bool) -> None:
     rows.sort(key=lambda row: (row["protocol"], row["task"]))
     text = (
         "# Tables of the benchmark\n\nMean over seeds, ± standard deviation; simulated tissue is another with every seed: "
-        "its ± is that of tissues, and ours stands by tissue. `gears bench tables -o FOLDER` writes this page from the rows in a folder."
+        "its ± is that of tissues, and ours stands by tissue. `gears bench tables -o FOLDER` writes this page from the rows in "
+        "a folder."
         f"\n\n## Where ours stands, by Spearman\n\n{standing(rows)}\n\n## By task\n\n{tables(rows)}"
     )
     (out / "tables.md").write_text(text)

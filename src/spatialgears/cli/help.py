@@ -1,4 +1,4 @@
-"""Help that reads well: options of yes or no show no type, all others what to put there, and slips get a hint."""
+"""Help that reads well: flags and arguments show no type, options what to put there, and slips get a hint."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ def _without_types(params: list[Any]) -> list[Any]:
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        if param.param_type_name == "argument":
+            param.display_type_rich = lambda **_: None
     return params
 
 

@@ -144,14 +144,18 @@ def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int, pla
 
 
 def tile_folds(coords: np.ndarray, *, seed: int) -> np.ndarray:
-    """Folds (n,) of spots; square tiles of about four spots belong to one fold."""
-    low, high = coords.min(0), coords.max(0)
-    side = np.sqrt(np.prod(np.maximum(high - low, 1e-9)) * TILE / len(coords))
+    """Folds (n,) of spots; square tiles of about four spots belong to one fold, also where some spot is far off."""
+    low, extent = coords.min(0), np.ptp(coords, axis=0)
+    middle = np.subtract(*np.quantile(coords, [0.75, 0.25], axis=0))  # half the extent of an even slide
+    extent = np.where(middle > 0, np.minimum(extent, 3 * middle), extent)
+    side = np.sqrt(np.prod(np.maximum(extent, 1e-9)) * TILE / len(coords))
     column, row = np.floor((coords - low) / side).astype(np.int64).T
     _, tile = np.unique(column * (row.max() + 1) + row, return_inverse=True)
     return numpy_rng(seed, "tiles").permutation(tile.max() + 1)[tile] % N_FOLDS
 
 
 def _score(places: np.ndarray, coords: np.ndarray, seed: int) -> float:
+    if not np.ptp(places, axis=0).any():  # an embedding that tells nothing puts all spots in one place
+        return 0.0
     rows = numpy_rng(seed, "scored spots").permutation(len(coords))[:MAX_SPOTS]
     return spearman(places[rows], coords[rows])

@@ -43,11 +43,6 @@ class Inputs:
     pair: Pair
     bank: Tensor | None = None
 
-    @property
-    def n_groups(self) -> int:
-        """Slides or batches."""
-        return int(self.group.max()) + 1
-
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """``count`` profiles at random, every group as often as the others whatever its size."""
         sizes = torch.bincount(self.group)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 #: (n, G) values: a dense array, or a scipy sparse matrix (which has no type stubs).
 Matrix: TypeAlias = Any
-#: Added to a standard deviation, so that a gene hardly expressed in one domain is not blown up.
-STD_FLOOR = 1e-2
+#: Added to a standard deviation, so that a gene hardly expressed in one domain is not blown up; of values whose unit is
+#: not known, at most this share of the median one.
+STD_FLOOR, OF_MEDIAN = 1e-2, 0.1
 
 
 def log_normalise(counts: Matrix, target: float = 1e4) -> Matrix:
@@ -67,18 +68,18 @@ class Standardiser:
     std: Tensor
 
     @classmethod
-    def fit(cls, x: Matrix) -> Standardiser:
-        """Statistics of ``x`` (..., G); a sparse matrix is not made dense."""
+    def fit(cls, x: Matrix, *, raw: bool = True) -> Standardiser:
+        """Statistics of ``x`` (..., G), log-normalised counts or not ``raw``; a sparse matrix is not made dense."""
         if sp.issparse(x):
             mean = np.asarray(x.mean(0, dtype=np.float64)).ravel()
             square = np.asarray(x.multiply(x).mean(0, dtype=np.float64)).ravel()
             variance = np.maximum(square - mean**2, 0.0)
-            return cls._from_moments(torch.from_numpy(mean), torch.from_numpy(variance))
+            return cls._from_moments(torch.from_numpy(mean), torch.from_numpy(variance), raw=raw)
         values = torch.as_tensor(x)
         variance, average = torch.var_mean(
             values, dim=tuple(range(values.ndim - 1)), correction=0
         )  # (G,) each
-        return cls._from_moments(average, variance)
+        return cls._from_moments(average, variance, raw=raw)
 
     @classmethod
     def identity(cls, n_genes: int) -> Standardiser:
@@ -86,8 +87,11 @@ class Standardiser:
         return cls(torch.zeros(n_genes), torch.ones(n_genes))
 
     @classmethod
-    def _from_moments(cls, mean: Tensor, variance: Tensor) -> Standardiser:
-        return cls(mean.float(), variance.sqrt().float() + STD_FLOOR)
+    def _from_moments(cls, mean: Tensor, variance: Tensor, *, raw: bool) -> Standardiser:
+        std, floor = variance.sqrt().float(), STD_FLOOR
+        if not raw and (std > 0).any():
+            floor = min(floor, OF_MEDIAN * float(std[std > 0].median()))
+        return cls(mean.float(), std + floor)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Standardise ``x`` (..., G)."""

@@ -89,8 +89,9 @@ def morans_i(
     cross = sum(_column_sums(_product(x, x[neighbors[:, j]])) for j in range(k)) / k
     in_degree = np.bincount(neighbors.ravel(), minlength=n) / k  # how often each spot is a neighbour
     cross -= mean * (x.T @ in_degree)
-    square = _column_sums(_product(x, x)) - n * mean**2
-    varies = square > 1e-9 * n
+    total = _column_sums(_product(x, x))
+    square = total - n * mean**2
+    varies = square > 1e-9 * np.minimum(n, total)
     return np.where(varies, cross / np.where(varies, square, 1.0), 0.0)
 
 

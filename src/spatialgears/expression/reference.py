@@ -15,6 +15,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
 from spatialgears.expression.encoder import Encoder
+from spatialgears.metrics.points import lay_on
 
 #: Embedded spots of every slide, their places, and embedded profiles (m, h) in; places (m, 2) out.
 Place = Callable[[Sequence[Tensor], Sequence[np.ndarray], Tensor], np.ndarray]
@@ -65,6 +66,5 @@ def knn_places(
     turned = [first]
     for layout in others:
         layout = layout - layout.mean(0)
-        u, _, vt = np.linalg.svd(layout.T @ (first - centre))
-        turned.append(layout @ u @ vt + centre)
+        turned.append(layout @ lay_on(layout, first - centre) + centre)
     return np.mean(turned, axis=0)

@@ -73,7 +73,10 @@ def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *
     total = torch.zeros(slides[0].shape[1], slides[0].shape[1], dtype=torch.float64)
     for x, xy in zip(slides, coords, strict=True):
         k = min(n_neighbors, len(xy) - 1)
-        near = torch.from_numpy(KDTree(xy).query(xy, k=k + 1)[1][:, 1:])  # (n, k), without the spot itself
+        near = KDTree(xy).query(xy, k=k + 1)[1]
+        other = near != np.arange(len(xy))[:, None]
+        other[other.all(1), -1] = False  # spots in one place may leave out the spot itself
+        near = torch.from_numpy(near[other].reshape(len(xy), k))  # (n, k), without the spot itself
         around = torch.zeros_like(x)
         for column in near.T:
             around += x[column]

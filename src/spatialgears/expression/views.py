@@ -114,12 +114,17 @@ class Views:
         first, second = (self._standardised(self._augmented(dense(x), generator), index) for x in profiles)
         return first, second
 
-    def clean(self) -> Tensor:
-        """The profiles as measured (n, G): not thinned, standardised with their own statistics, weighted."""
+    def clean(self, index: Tensor | None = None) -> Tensor:
+        """The profiles as measured (n, G), or those at ascending positions: not thinned, standardised, weighted.
+
+        The statistics are those of all measured profiles of a group; only the profiles asked for are made dense.
+        """
+        index = torch.arange(len(self.group)) if index is None else index
         parts = []
-        for rows in self.rows:
+        for g, rows in enumerate(self.rows):
             x = self._normalised(self.counts[rows])
-            parts.append(self._fit(x)(dense(x)).mul_(self.weights))
+            mine = (index[self.group[index] == g] - rows.start).numpy()
+            parts.append(self._fit(x)(dense(x[mine])).mul_(self.weights))
         return torch.cat(parts)
 
     def _keep(self, depths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -149,7 +154,9 @@ class Views:
         return self._fit(self._normalised(self.counts[self.rows[group]]))
 
     def _fit(self, x: Matrix) -> Standardiser:
-        return Standardiser.fit(x) if self.config.standardise else Standardiser.identity(self.n_genes)
+        if not self.config.standardise:
+            return Standardiser.identity(self.n_genes)
+        return Standardiser.fit(x, raw=self.raw)
 
     def _normalised(self, x: Matrix) -> Matrix:
         return log_normalise(x, self.target) if self.raw else x.astype(np.float32)
@@ -241,7 +248,7 @@ def cell_standardiser(
     """Mean and spread of each gene over the cells (n, G); sparse counts stay sparse."""
     if not config.standardise:
         return Standardiser.identity(len(panel))
-    return Standardiser.fit(log_normalise(cells, panel.target) if raw else cells)
+    return Standardiser.fit(log_normalise(cells, panel.target) if raw else cells, raw=raw)
 
 
 def cell_features(

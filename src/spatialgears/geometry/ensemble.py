@@ -18,6 +18,7 @@ from spatialgears.types import Features
 #: ``map``, or that of a pool of threads.
 Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
+ROUNDING = 1e-3  # RMS radii; less, as without any dropout, is cancellation
 DRAWS = 8  # passes with dropout that the spread of one model is measured over
 ENSEMBLE_DRAWS = 12  # over all members: as precise as one model's, since each member has a mean of its own
 SPREAD_CELLS = 20_000  # points in one such pass
@@ -39,7 +40,7 @@ def dropout_spread(model: nn.Module, x: Tensor, *, seed: int, draws: int = DRAWS
         v = v @ procrustes(v, first)
         total, square = total + v, square + v.square().sum(1)
     variance = (square - total.square().sum(1) / draws) / (draws - 1)
-    return variance.clamp_min(1e-12).sqrt()
+    return variance.clamp_min(ROUNDING**2).sqrt()
 
 
 class Ensemble(nn.Module):

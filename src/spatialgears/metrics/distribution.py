@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from spatialgears.metrics.distances import least_squares_scale
 from spatialgears.metrics.neighbourhoods import knn_distances
-from spatialgears.metrics.points import canonical, check_pair
+from spatialgears.metrics.points import canonical, check_pair, lay_on
 
 
 def swd(coords: ArrayLike, truth: ArrayLike, *, projections: int = 64, seed: int = 0) -> float:
@@ -40,10 +40,11 @@ def swd(coords: ArrayLike, truth: ArrayLike, *, projections: int = 64, seed: int
     0.0
     """
     x, y = (canonical(points) for points in check_pair(coords, truth))
-    u, _, vt = np.linalg.svd(x.T @ y)
     angle = np.random.default_rng(seed).uniform(0, np.pi, projections)
     directions = np.stack([np.cos(angle), np.sin(angle)])  # (2, projections)
-    return float(np.abs(np.sort(x @ u @ vt @ directions, axis=0) - np.sort(y @ directions, axis=0)).mean())
+    return float(
+        np.abs(np.sort(x @ lay_on(x, y) @ directions, axis=0) - np.sort(y @ directions, axis=0)).mean()
+    )
 
 
 def w1_knn(

@@ -128,3 +128,13 @@ def spot_pitch(coords: NDArray[np.float64]) -> float:
     distinct = np.unique(coords, axis=0)
     distance, _ = KDTree(distinct).query(distinct, k=2)
     return float(np.median(distance[:, 1]))
+
+
+def lay_on(source: NDArray[np.floating], target: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The (..., d, e) matrix Q with orthonormal columns that minimises ``|source Q - target|``, both centred.
+
+    Batched over leading dimensions; rotations, reflections and projections onto the target's dimension are
+    allowed; e is at most d.
+    """
+    left, _, right = np.linalg.svd(np.swapaxes(source, -1, -2) @ target, full_matrices=False)
+    return left @ right

@@ -186,7 +186,7 @@ def report_content(
         title="Where the cells lived",
         coords=placed.coords,
         names=list(placed.obs_names),
-        summary=_summary(model, placed, spacing),
+        summary=_summary(placed, spacing),
         warnings=[*placed.warnings, *(one.caution for one in sections if one.caution)],
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
@@ -216,7 +216,7 @@ def report_content(
     )
 
 
-def _summary(model: GEARS, placed: Reconstruction, spacing: float | None) -> list[str]:
+def _summary(placed: Reconstruction, spacing: float | None) -> list[str]:
     n = len(placed.coords)
     sentences = [f"{n:,} cells were placed."]
     near = float(np.median(placed.radius50))

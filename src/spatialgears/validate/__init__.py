@@ -49,8 +49,8 @@ class ValidInputs:
         What each input's values look like, slides first, then cells: counts, linear, log or scaled.
     titles
         What to call each slide in a few letters.
-    obs_names, spot_names
-        Names of the cells (N,), and per slide of the spots.
+    obs_names
+        Names of the cells (N,).
     empty_cells, empty_spots
         Masks of those without a single count in the shared genes; nothing is known of their place.
     unsupported_cells
@@ -67,7 +67,6 @@ class ValidInputs:
     forms: list[values.Form]
     titles: list[str]
     obs_names: np.ndarray
-    spot_names: list[np.ndarray]
     empty_cells: np.ndarray
     empty_spots: list[np.ndarray]
     unsupported_cells: np.ndarray
@@ -164,6 +163,8 @@ def validate_inputs(
             places.check_spread(coords[i], names[i])
             warnings += notes + places.check_distinct(coords[i], names[i])
             warnings += places.check_one_section(slide, min_spots, names[i])
+    if not problems:
+        warnings += places.warn_unlike_extents(coords, names)
 
     sources: list[Any] = []
     inputs: list[names_of.Genes] = []
@@ -301,7 +302,6 @@ def _assemble(
         forms=forms,
         titles=slide_titles(names[:n_slides]),
         obs_names=np.asarray(obs_names[-1] if has_cells else [], dtype=str),
-        spot_names=[np.asarray(one, dtype=str) for one in obs_names[:n_slides]],
         empty_cells=empty[-1] if has_cells else np.zeros(0, dtype=bool),
         empty_spots=empty[:n_slides],
         unsupported_cells=unsupported,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ PAIRS = (
 
 #: A slide whose thin direction is below this share of its long one is a line.
 FLATNESS = 1e-3
+#: Slides of the same tissue do not differ more in width, in spots.
+UNLIKE = 1.5
 
 
 def named_pair(frame: pd.DataFrame) -> list[str] | None:
@@ -122,6 +125,24 @@ def check_spread(coords: np.ndarray, name: str) -> None:
             f"{name}: expected spots in a plane, found a line (width / length {spread[1] / spread[0]:.1e}).",
             "Check that x and y are two different columns, and not row numbers.",
         )
+
+
+def warn_unlike_extents(coords: Sequence[np.ndarray], names: Sequence[str]) -> list[str]:
+    """Warn of slides that show more of the tissue than others, as equal distances between spots tell."""
+    from scipy.spatial import KDTree
+
+    pitch = np.empty(len(coords))
+    for i, distinct in enumerate(np.unique(places, axis=0) for places in coords):
+        pitch[i] = np.median(KDTree(distinct).query(distinct, k=2)[0][:, 1])
+    radius = np.array([np.sqrt(np.var(places, axis=0).sum()) for places in coords]) / pitch
+    large, small = int(radius.argmax()), int(radius.argmin())
+    if radius[large] < UNLIKE * radius[small] or pitch.max() > 1.1 * pitch.min():
+        return []
+    return [
+        f"{names[large]} is {radius[large] / radius[small]:.1f} times as wide as {names[small]}, spots being as far apart: "
+        "each slide is scaled to its own size, so lengths of the two are not alike. Crop them to the same region, or leave "
+        "out the smaller one."
+    ]
 
 
 def check_distinct(coords: np.ndarray, name: str) -> list[str]:
