@@ -3,56 +3,77 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from spatialgears.bench.tables import TABLE1
+from spatialgears.bench.tables import TABLE1, standing
 from spatialgears.cli import bench
 
 DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = DOCS / "results.md"
 
 
-def printed() -> dict[tuple[str, str], list[list[float]]]:
-    """Numbers of every line with the ten metrics in results.md and README.md, by task and method."""
-    found: dict[tuple[str, str], list[list[float]]] = {}
-    task, lines = (
-        "",
-        [
-            line
-            for path in (DOCS / "results.md", DOCS.parent / "README.md")
-            for line in path.read_text(encoding="utf-8").splitlines()
-        ],
-    )
-    for line in lines:
-        cells = [cell.strip().strip("*") for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and len(cells) == 11:  # the table that opens both
-            cells = ["Mouse Atlas", *cells]
-        if line.startswith("|") and len(cells) >= 12:
-            task = cells[0] or task
-            if all(cell.lstrip("-").startswith(".") for cell in cells[2:12]):
-                found.setdefault((task, cells[1]), []).append([float(cell) for cell in cells[2:12]])
+@pytest.fixture(scope="module")
+def rows() -> dict[tuple[str, str], list[dict]]:
+    """Rows by task and method."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for path in sorted((DOCS / "benchmark" / "rows").glob("*.json")):
+        row = json.loads(path.read_text())
+        found.setdefault((row["task"], row["method"]), []).append(row)
     return found
 
 
-def measured() -> dict[tuple[str, str], np.ndarray]:
-    """Means over seeds of the ten metrics, by task and method."""
-    rows: dict[tuple[str, str], list[list[float]]] = {}
-    for path in sorted((DOCS / "benchmark" / "rows").glob("*.json")):
-        row = json.loads(path.read_text())
-        if set(TABLE1) <= set(row["metrics"]):
-            rows.setdefault((row["task"], row["method"]), []).append([row["metrics"][m] for m in TABLE1])
-    return {key: np.mean(values, axis=0) for key, values in rows.items()}
+def lines_of(path: Path, *columns: int) -> list[list[str]]:
+    """The cells of table lines with so many columns."""
+    lines = (line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|"))
+    cells = ([cell.strip().strip("*") for cell in line.strip().strip("|").split("|")] for line in lines)
+    return [line for line in cells if len(line) in columns]
 
 
-def test_printed_figures_are_those_measured():
-    means, rounding, shared = measured(), 0.51 * np.array([1e-3] * 8 + [1e-4] * 2), 0
-    for key, lines in printed().items():
-        for line in lines if key in means else []:
-            assert (np.abs(np.array(line) - means[key]) <= rounding).all(), (key, means[key].round(4))
-            shared += 1
-    assert shared >= 60
+def printed() -> list[tuple[str, str, list[str]]]:
+    """Task, method, and the figures of every line with the ten metrics in results.md and README.md."""
+    found, task = [], ""
+    for path in (RESULTS, DOCS.parent / "README.md"):
+        for cells in lines_of(path, 11, 12, 14):
+            if len(cells) == 11:  # the table that opens both
+                cells = ["Mouse Atlas", *cells]
+            task = cells[0] or task
+            if re.fullmatch(r"-?\.\d+", cells[2]):
+                found.append((task, cells[1], cells[2:]))
+    return found
+
+
+def test_printed_figures_are_those_measured(rows):
+    assert len(printed()) >= 70
+    for task, method, figures in printed():
+        done = [row for row in rows[task, method] if row["status"] == "ok"]
+        for name, figure in zip(TABLE1, figures, strict=False):
+            mean = np.mean([row["metrics"][name] for row in done])
+            digits = len(figure.split(".")[1])
+            assert abs(mean - float(figure)) <= 0.51 * 10**-digits, (task, method, name, mean)
+        if len(figures) == 12:
+            seconds, memory = np.mean([row["seconds"] for row in done]), max(row["peak_gb"] for row in done)
+            assert figures[10:] == [f"{seconds:.0f}", f"{memory:.1f}"], (task, method)
+
+
+def test_radii_are_those_measured(rows):
+    found = [cells for cells in lines_of(RESULTS, 4) if "%" in cells[1] and "older" not in cells[0]]
+    assert len(found) >= 8
+    for task, *figures in found:
+        metrics = [row["metrics"] for row in rows[task, "GEARS default"]]
+        means = [np.mean([one[name] for one in metrics]) for name in ("cover50", "cover90", "least_sure")]
+        assert figures == [f"{100 * means[0]:.0f}%", f"{100 * means[1]:.0f}%", f"{means[2]:.1f}"], task
+
+
+def test_where_ours_stands_is_told_by_the_rows(rows):
+    everything = sorted(
+        (row for group in rows.values() for row in group), key=lambda row: (row["protocol"], row["task"])
+    )
+    assert standing(everything) in RESULTS.read_text(encoding="utf-8")
 
 
 def test_tables_are_those_of_the_rows(tmp_path):

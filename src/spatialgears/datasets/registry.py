@@ -63,6 +63,7 @@ def _her2st(patient: str) -> Entry:
     return Entry(title, sections, heldout=f"{patient}3", labels=(("label", "label"),))
 
 
+#: The sets by name; ``docs/data.md`` says where their files are from.
 REGISTRY: dict[str, Entry] = {
     "mouse_atlas": Entry(
         "mouse embryo, seqFISH cells placed from their pseudo-Visium spots (Lohoff 2022)",
@@ -174,7 +175,10 @@ def _root(root: str | Path | None) -> Path:
 
 def _read(path: Path, *, counts: bool, spatial: bool = True) -> AnnData:
     """One file, refused if it does not hold what the registry says."""
-    advice = f"Check that the folder given by root= (--data) or {ROOT_VARIABLE} holds the set, and fetch the file again."
+    advice = (
+        f"Check that the folder given by root= (--data) or {ROOT_VARIABLE} holds the set; docs/data.md says where each file "
+        "is from."
+    )
     if not path.is_file():
         raise InputError(f"There is no file {path}.", advice)
     try:
