@@ -42,7 +42,7 @@ def printed() -> list[tuple[str, str, list[str]]]:
             if len(cells) == 11:  # the table that opens both
                 cells = ["Mouse Atlas", *cells]
             task = cells[0] or task
-            if re.fullmatch(r"-?\.\d+", cells[2]):
+            if all(re.fullmatch(r"-?\.\d+", cell) for cell in cells[2:12]):
                 found.append((task, cells[1], cells[2:]))
     return found
 
@@ -61,7 +61,7 @@ def test_printed_figures_are_those_measured(rows):
 
 
 def test_radii_are_those_measured(rows):
-    found = [cells for cells in lines_of(RESULTS, 4) if "%" in cells[1] and "older" not in cells[0]]
+    found = [cells for cells in lines_of(RESULTS, 4) if re.fullmatch(r"\d+%", cells[1]) and "older" not in cells[0]]
     assert len(found) >= 8
     for task, *figures in found:
         metrics = [row["metrics"] for row in rows[task, "GEARS default"]]
