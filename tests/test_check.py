@@ -224,8 +224,9 @@ def test_the_values_of_all_cells_are_judged(form, bad, small_tissue, monkeypatch
     if form == "backed":
         cells.write_h5ad(tmp_path / "cells.h5ad")
         cells = ad.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    genes = np.asarray(cells.var_names)
     with pytest.raises(InputError) as told:
-        sampling.judge_all(cells, layer=None, normalised=False, name="sc")
+        sampling.judge_all(cells, genes, layer=None, normalised=False, name="sc")
     if bad != 0.5:
         assert f"in row 133, gene {cells.var_names[7]}" in str(told.value)
-    sampling.judge_all(small_tissue.cells, layer=None, normalised=False, name="sc")
+    sampling.judge_all(small_tissue.cells, genes, layer=None, normalised=False, name="sc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import anndata as ad
@@ -127,23 +128,26 @@ def test_the_sample_for_fitting_and_its_judgement(cells, write, reads, kind, mon
     expected, valid = (validate_inputs(slide, one, rows=rows) for one in (cells, found))
     assert valid.cells.shape == (100, G) and (valid.cells != expected.cells).nnz == 0
     assert list(valid.obs_names) == list(cells.obs_names[rows]) == list(expected.obs_names)
-    sampling.judge_all(found, layer=None, normalised=False, name="sc")
+    sampling.judge_all(found, valid.genes, layer=None, normalised=False, name="sc")
     assert max(reads) <= CHUNK
     with pytest.raises(InputError, match=r"Available: layer 'counts' \(whole numbers\)"):
-        sampling.judge_all(read(path, backed=True), layer=None, normalised=False, name="sc")
+        sampling.judge_all(read(path, backed=True), valid.genes, layer=None, normalised=False, name="sc")
     assert max(reads) <= CHUNK
 
 
 def test_a_bad_value_is_told_by_its_row_and_gene(cells, write, monkeypatch):
     monkeypatch.setattr(counts, "CHUNK_ENTRIES", CHUNK)
     monkeypatch.setattr(sampling, "FIT_CELLS", 100)
+    judge = partial(sampling.judge_all, layer=None, normalised=False, name="sc")
     for kind in KINDS:
         bad = cells.X.toarray()
         bad[333, 77] = -1
         given = cells.copy()
         given.X = KINDS[kind](bad)
+        found = read(write(given, kind), backed=True)
         with pytest.raises(InputError, match="in row 333, gene GENE77"):
-            sampling.judge_all(read(write(given, kind), backed=True), layer=None, normalised=False, name="sc")
+            judge(found, np.asarray(cells.var_names))
+        judge(found, np.asarray(cells.var_names.drop("GENE77")))  # not shared
 
 
 @pytest.mark.parametrize("layer", [None, "counts", "raw"])

@@ -80,6 +80,45 @@ def test_what_was_not_read_of_the_source_is_kept(placed, adata, tmp_path, suffix
     np.testing.assert_array_equal(found.obsm["X_gears"], placed.coords)
 
 
+def test_genes_of_a_file_keep_their_names_when_raw_was_placed(placed, adata, tmp_path):
+    adata.raw = adata[:, ::-1].copy()  # as many, in another order
+    adata.var["highly_variable"] = True
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    placed.write(
+        sg.read(tmp_path / "cells.h5ad", layer="raw"), tmp_path / "out.h5ad", source=tmp_path / "cells.h5ad"
+    )
+    found = ad.read_h5ad(tmp_path / "out.h5ad")
+    assert list(found.var_names) == list(adata.var_names) and found.var["highly_variable"].all()
+
+
+def test_genes_called_by_a_column_are_so_called_in_the_copy(placed, adata, tmp_path):
+    adata.var["symbol"] = [f"S{i}" for i in range(adata.n_vars)]
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    read = sg.read(tmp_path / "cells.h5ad", genes="symbol")
+    placed.write(read, tmp_path / "out.h5ad", source=tmp_path / "cells.h5ad")
+    assert list(ad.read_h5ad(tmp_path / "out.h5ad").var_names) == list(adata.var["symbol"])
+
+
+def test_results_of_other_places_go(placed, adata, tmp_path):
+    adata.obsm["X_gears"], adata.obsm["X_gears_slide"] = placed.coords + 1, placed.coords
+    adata.obs["gears_domain"], adata.obs["mine"] = "a", "b"
+    adata.uns["gears_moran"] = {"agreement": 1.0}
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    placed.write(adata, tmp_path / "out.h5ad", source=tmp_path / "cells.h5ad")
+    for found in (placed.to_adata(adata, copy=True), ad.read_h5ad(tmp_path / "out.h5ad")):
+        assert "X_gears_slide" not in found.obsm and "gears_moran" not in found.uns and "gears" in found.uns
+        assert "gears_domain" not in found.obs and "mine" in found.obs and "gears_uncertainty" in found.obs
+    placed.to_adata(adata)
+    adata.obs["gears_domain"] = "of these places"
+    assert "gears_domain" in placed.to_adata(adata).obs
+
+
+def test_a_path_in_the_home_folder(placed, adata, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    placed.write(adata, "~/deep/places.csv")
+    assert (tmp_path / "deep" / "places.csv").is_file()
+
+
 def test_a_source_of_other_cells_is_refused(placed, adata, tmp_path):
     adata[:30].copy().write_h5ad(tmp_path / "few.h5ad")
     with pytest.raises(InputError, match=r"few\.h5ad holds 30 cells, and 40 were placed"):

@@ -61,7 +61,9 @@ def test_printed_figures_are_those_measured(rows):
 
 
 def test_radii_are_those_measured(rows):
-    found = [cells for cells in lines_of(RESULTS, 4) if re.fullmatch(r"\d+%", cells[1]) and "older" not in cells[0]]
+    found = [
+        cells for cells in lines_of(RESULTS, 4) if re.fullmatch(r"\d+%", cells[1]) and "older" not in cells[0]
+    ]
     assert len(found) >= 8
     for task, *figures in found:
         metrics = [row["metrics"] for row in rows[task, "GEARS default"]]

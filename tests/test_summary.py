@@ -147,11 +147,46 @@ def test_a_report_from_python_refuses_what_does_not_belong_together(
         sg.write_report(path, small_model, small_result, cells=cells[1:])
     with pytest.raises(sg.InputError, match="no column 'kind'"):
         sg.write_report(path, small_model, small_result, cells=cells, types="kind")
+    many = cells.copy()
+    many.obs["kind"] = many.obs_names
+    with pytest.raises(sg.InputError, match="'kind' has 150 values, more than the 60 types"):
+        sg.write_report(path, small_model, small_result, cells=many, types="kind")
+    with pytest.raises(sg.InputError, match="there is no layer 'raw counts'"):
+        sg.write_report(path, small_model, small_result, cells=cells, layer="raw counts")
     bare = small_tissue.slides[0].copy()
     del bare.obsm["spatial"]
     with pytest.raises(sg.InputError, match="slide 1 has no obsm"):
         sg.write_report(path, small_model, small_result, cells=cells, slides=bare)
     assert not path.exists()
+
+
+def test_a_report_of_a_layer_is_that_of_its_values(small_model, small_result, small_tissue, content):
+    cells, slides = small_tissue.cells.copy(), [slide.copy() for slide in small_tissue.slides]
+    for one in (cells, *slides):
+        one.layers["counts"], one.X = one.X, None
+    with pytest.raises(sg.InputError, match=r"\.X is empty; available are layer 'counts'"):
+        sg.write_report("r.html", small_model, small_result, cells=cells, slides=slides)
+    shown = []
+
+    def write_page(path, found):
+        shown.append(found)
+        return path
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spatialgears.report.write_page", write_page)
+        sg.write_report("r.html", small_model, small_result, cells=cells, slides=slides, layer="counts")
+    assert [one["median total"] for one in shown[0].inputs] == [
+        one["median total"] for one in content().inputs
+    ]
+
+
+def test_types_that_are_numbers_are_labels(small_model, small_result, small_tissue):
+    cells = small_tissue.cells.copy()
+    cells.obs["cell_type"] = cells.obs["cell_type"].astype("category").cat.codes
+    cells.obs["gears_domain"] = "of other places"
+    found = report_content(small_model, small_result, cells, types="cell_type")
+    (field,) = [one for one in payload(found, max_cells=100)["fields"] if one["name"] == "cell_type"]
+    assert field["kind"] == "labels" and "gears_domain" not in found.obs
 
 
 def test_every_analysis_is_a_section(content, small_model):

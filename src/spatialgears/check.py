@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 from scipy import sparse
-from sklearn.neighbors import NearestNeighbors
 
 from spatialgears.config import Config, Preset
 from spatialgears.cost import Cost, predict_cost
+from spatialgears.metrics.points import spot_pitch
 from spatialgears.validate import ValidInputs, input_names, validate_inputs
 from spatialgears.validate.sampling import judge_all, named, sample_cells
 from spatialgears.validate.together import Likeness, depths
@@ -144,7 +144,7 @@ def check_inputs(
         slides, cells, rows=rows, layer=layer, spatial_key=spatial_key, normalised=normalised, names=told
     )
     if cells is not None:
-        judge_all(cells, layer=layer, normalised=normalised, name=names[len(slides)])
+        judge_all(cells, valid.genes, layer=layer, normalised=normalised, name=names[len(slides)])
     from spatialgears.selfcheck import SPATIAL  # torch comes with it: only once the input is valid
 
     moran = _morans_i(valid, config)
@@ -204,10 +204,7 @@ def cost_of(valid: ValidInputs, config: Config, *, n_cells: int | None = None) -
 def _summary(
     name: str, counts: sparse.csr_matrix, n_genes: int, empty: np.ndarray, coords: np.ndarray | None = None
 ) -> InputSummary:
-    spacing = None
-    if coords is not None:
-        nearest, _ = NearestNeighbors(n_neighbors=1).fit(coords).kneighbors()
-        spacing = float(np.median(nearest))
+    spacing = None if coords is None else spot_pitch(coords)
     return InputSummary(
         name=name,
         observations=counts.shape[0],

@@ -168,7 +168,7 @@ def bf16_works() -> bool:
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path in the same folder to write to: flushed and renamed over ``path`` at the end, or removed."""
-    path = Path(path)
+    path = Path(path).expanduser()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)

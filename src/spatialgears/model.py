@@ -146,7 +146,7 @@ class GEARS:
             normalised=normalised,
             names=[*names[:-1], named(names[-1], cells)],
         )
-        judge_all(cells, layer=layer, normalised=normalised, name=names[-1])
+        judge_all(cells, inputs.genes, layer=layer, normalised=normalised, name=names[-1])
         require_memory(cost_of(inputs, self.config))
         inputs.warnings.extend(Likeness.of(inputs).odd(self.config))
         with threads(self.config.threads), shown(progress) as told:
@@ -204,15 +204,13 @@ class GEARS:
         counts, missing, notes = validate_cells(
             cells, panel.genes, panel.weights, layer=layer, normalised=not fitted.raw
         )
-        for note in notes:
-            logger.info("%s", note)
         config = self.config.model_copy(update={"assembly": assembly}) if assembly else self.config
         require_memory(predict_cost(0, counts.shape[0], counts.shape[1], config, stored=counts.nnz))
         odd = []
         if fitted.remembered is not None:
             rows = sample_cells(cells, seed=self.config.seed)
             some = counts if rows is None else counts[rows]
-            odd = fitted.remembered.odd(some, config, missing=missing, raw=fitted.raw)
+            odd = fitted.remembered.odd(some, config, missing=missing, raw=fitted.raw, notes=notes)
         with threads(config.threads) as workers, threads(1), shown(progress) as told:
             tell_odd(told, odd)
             placed = place(fitted, counts, config, missing=missing, workers=workers, progress=told)

@@ -28,6 +28,8 @@ GRAPH_NEIGHBORS = 15
 
 #: Keys of ``obsm`` with samples begin so.
 SAMPLE = "X_gears_sample"
+#: What rests on places begins so, in ``obs``, ``obsm`` and ``uns``.
+OF_PLACES = ("X_gears", "gears_")
 #: Columns of a table of places.
 COLUMNS = ("cell", "x", "y", "radius50", "radius90", "outside")
 
@@ -188,9 +190,13 @@ class Reconstruction:
             with warnings.catch_warnings():  # validation has told of names that repeat
                 warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
                 adata = copied(adata)
+        if not np.array_equal(adata.obsm.get("X_gears", ()), self.coords):
+            for room in (adata.obs, adata.obsm, adata.uns):  # results of other places
+                for key in [key for key in room if str(key).startswith(OF_PLACES)]:
+                    del room[key]
         adata.obsm["X_gears"] = self.coords.copy()
         for key in [key for key in adata.obsm if key.startswith(SAMPLE)]:
-            del adata.obsm[key]  # of other places
+            del adata.obsm[key]
         for i, sample in enumerate(self.samples, start=1):
             adata.obsm[f"{SAMPLE}{i}"] = sample.copy()
         adata.obs["gears_uncertainty"] = self.radius90
@@ -260,6 +266,6 @@ class Reconstruction:
             with warnings.catch_warnings():  # validation has told of names that repeat
                 warnings.filterwarnings("ignore", message="Observation names are not unique")
                 added = self.to_adata(AnnData(obs=adata.obs.copy(), var=adata.var.copy()))
-            add_to_h5ad(added, path, source=source, replacing=SAMPLE)
+            add_to_h5ad(added, path, source=source, replacing=OF_PLACES)
         else:
             write_h5ad(self.to_adata(adata, copy=True), path)

@@ -86,7 +86,7 @@ def run(
         if tell is not None:
             tell(text)
 
-    out = RunFolder(Path(folder))
+    out = RunFolder(Path(folder).expanduser())
     join(config)
     if not is_first():
         return _follow(out, inputs, config)
@@ -104,7 +104,7 @@ def run(
             normalised=inputs.normalised,
             names=[*inputs.st, named(inputs.sc, cells)],
         )
-        judge_all(cells, layer=None, normalised=inputs.normalised, name=inputs.sc)
+        judge_all(cells, valid.genes, layer=None, normalised=inputs.normalised, name=inputs.sc)
         cost = cost_of(valid, config, n_cells=cells.n_obs)
         require_memory(cost)
         begun = out.manifest.exists()

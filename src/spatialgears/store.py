@@ -36,7 +36,7 @@ class StoredModel:
 
 def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = False) -> None:
     """Write a model folder; ``meta.json`` comes last, so that a folder without it is not a model."""
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     if folder.is_file():
         raise InputError(f"{folder} is a file.", "Choose another folder.")
     if folder.exists() and any(folder.iterdir()):
@@ -62,7 +62,7 @@ def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = Fals
 
 def load_model(folder: str | Path) -> StoredModel:
     """Read a model folder, refusing what is missing, damaged, or from a newer format."""
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
         found = (

@@ -57,6 +57,23 @@ def test_numbers_are_those_of_the_definitions(laid, planted_slide):
     )
 
 
+def test_fold_changes_do_not_depend_on_how_values_are_given(laid, planted_slide):
+    from spatialgears.expression.normalise import log_normalise
+
+    options = {"labels": "cell_type", "genes": ["g7", "g0"]}
+    counted = sg.tl.marker_enrichment(laid, planted_slide, "type 0", **options)
+    assert counted.unit == "log-normalised expression"
+    planted_slide.X = log_normalise(planted_slide.X)
+    logged = sg.tl.marker_enrichment(laid, planted_slide, "type 0", **options)
+    assert logged.unit == "log-normalised expression"
+    np.testing.assert_allclose(logged.table["log2fc"], counted.table["log2fc"], rtol=1e-3)
+    values = planted_slide.X.toarray()
+    planted_slide.X = (values - values.mean(0)) / values.std(0)
+    scaled = sg.tl.marker_enrichment(laid, planted_slide, "type 0", **options)
+    assert scaled.unit == "scaled expression" and scaled.table["log2fc"].isna().all()
+    np.testing.assert_allclose(scaled.table["effect"], counted.table["effect"], atol=1e-3)
+
+
 def test_dense_equals_sparse_and_nothing_is_changed(laid, planted_slide):
     before = planted_slide.copy()
     first = sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type").table
@@ -71,6 +88,13 @@ def test_a_silent_gene_shows_nothing(laid, planted_slide):
     planted_slide.X[:, 0] = 0
     row = sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type", genes="g0").table.iloc[0]
     assert (row["pvalue"], row["effect"], row["log2fc"]) == (1.0, 0.0, 0.0)
+
+
+def test_what_cannot_be_asked_is_refused(laid, planted_slide):
+    with pytest.raises(InputError, match="alternative cannot be 'bigger'"):
+        sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type", alternative="bigger")
+    with pytest.raises(InputError, match="named twice"):
+        sg.tl.marker_enrichment(laid, planted_slide, "type 0", labels="cell_type", genes=["g0", "g0"])
 
 
 def test_errors_name_what_there_is(laid, planted_slide):

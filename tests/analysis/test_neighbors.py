@@ -5,7 +5,14 @@ import pandas as pd
 import pytest
 
 import spatialgears as sg
+from spatialgears.analysis.neighbors import matrix
 from spatialgears.errors import InputError
+
+
+def found_in(adata) -> dict[str, pd.DataFrame]:
+    """What was found, each (type, type of its neighbours)."""
+    table = adata.uns["gears_neighbors"]["table"]
+    return {name: matrix(table, name) for name in table if name not in ("type", "neighbours")}
 
 
 def checkerboard(planted, unsure: float):
@@ -19,7 +26,7 @@ def checkerboard(planted, unsure: float):
 
 def test_planted_neighbours_are_found(planted):
     assert sg.tl.neighbors_by_type(checkerboard(planted, 0.03), "cell_type", n_permutations=200) is None
-    found = planted.uns["gears_neighbors"]
+    found = found_in(planted)
     together = np.kron(np.eye(2), np.ones((2, 2))).astype(bool)
     assert (found["pvalue_adj"] < 0.05).all(axis=None)
     np.testing.assert_array_equal(found["log2_ratio"] > 0, together)
@@ -40,7 +47,7 @@ def test_places_nobody_is_sure_of_prove_nothing(planted):
     for radius in (0.0, 0.5):
         planted.obs["gears_radius50"] = radius
         sg.tl.neighbors_by_type(planted, "pair", n_permutations=200, n_neighbors=1)
-        zscore[radius] = planted.uns["gears_neighbors"]["zscore"].loc["a", "a"]
+        zscore[radius] = found_in(planted)["zscore"].loc["a", "a"]
     assert zscore[0.0] > 5 and abs(zscore[0.5]) < 3
 
 
@@ -49,16 +56,29 @@ def test_types_without_place_are_called_at_the_stated_rate(planted):
     for seed in range(15):
         planted.obs["random"] = np.random.default_rng(seed).permutation(planted.obs["cell_type"])
         sg.tl.neighbors_by_type(planted, "random", n_permutations=80, n_layouts=2, radius=None, seed=seed)
-        called.append((planted.uns["gears_neighbors"]["pvalue"] < 0.05).to_numpy().ravel())
+        called.append(found_in(planted)["pvalue"].to_numpy().ravel() < 0.05)
     assert np.mean(called) < 0.1  # 16 dependent tests in each of 15 draws
 
 
 def test_same_seed_same_result_and_a_copy_leaves_the_input(planted, tmp_path):
     options = {"n_permutations": 20, "n_layouts": 3, "copy": True}
     first, second = (sg.tl.neighbors_by_type(planted, "cell_type", seed=4, **options) for _ in range(2))
-    assert first.uns["gears_neighbors"]["zscore"].equals(second.uns["gears_neighbors"]["zscore"])
+    assert found_in(first)["zscore"].equals(found_in(second)["zscore"])
     assert not planted.uns
     first.write_h5ad(tmp_path / "cells.h5ad")
+
+
+def test_names_with_slashes_can_be_written(planted, tmp_path):
+    planted.obs["type"] = planted.obs["cell_type"].map(
+        {f"type {i}": ("T", "T/NK", "NK", "B")[i] for i in range(4)}
+    )
+    sg.tl.neighbors_by_type(planted, "type", n_permutations=20, radius=None)
+    sg.io.write_h5ad(planted, tmp_path / "cells.h5ad")
+    kept = sg.read(tmp_path / "cells.h5ad")
+    pd.testing.assert_frame_equal(found_in(kept)["count"], found_in(planted)["count"])
+    table = planted.uns["gears_neighbors"]["table"]
+    wide = table.pivot(index="type", columns="neighbours", values="zscore")
+    assert wide.loc["T", "T/NK"] == found_in(planted)["zscore"].loc["T", "T/NK"]
 
 
 def test_errors_name_what_there_is(planted):
@@ -69,6 +89,9 @@ def test_errors_name_what_there_is(planted):
         sg.tl.neighbors_by_type(planted, "one")
     planted.obs["gears_radius50"] = np.nan
     with pytest.raises(InputError, match=r"holds no radii(.|\n)*radius=None"):
+        sg.tl.neighbors_by_type(planted, "cell_type")
+    planted.obs["gears_radius50"] = "far"
+    with pytest.raises(InputError, match="must hold radii, found text"):
         sg.tl.neighbors_by_type(planted, "cell_type")
     planted.obs["gears_radius50"] = -1.0
     with pytest.raises(InputError, match="finite and not negative"):
@@ -89,11 +112,11 @@ def test_cells_outside_are_nobodys_neighbours(planted):
     left = planted[200:].copy()
     for one in (planted, left):
         sg.tl.neighbors_by_type(one, "cell_type", n_permutations=20, n_layouts=2)
-    assert planted.uns["gears_neighbors"]["count"].equals(left.uns["gears_neighbors"]["count"])
+    assert found_in(planted)["count"].equals(found_in(left)["count"])
     assert planted.uns["gears_neighbors"]["params"]["n_outside"] == 200
 
 
 def test_p_goes_on_where_no_permutation_is_as_extreme(planted):
     sg.tl.neighbors_by_type(checkerboard(planted, 0.0), "cell_type", n_permutations=30)
-    p = planted.uns["gears_neighbors"]["pvalue"].to_numpy()
+    p = found_in(planted)["pvalue"].to_numpy()
     assert p.min() < 1e-6 < 2 / 31

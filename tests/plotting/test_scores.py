@@ -28,14 +28,11 @@ def test_agreement_of_morans_i(adata):
 
 
 def test_neighbours_as_a_matrix_with_the_significant_marked(adata):
-    names = ["a", "b"]
-    ratio = pd.DataFrame([[1.0, -2.0], [-2.0, 1.0]], names, names)
-    adata.uns["gears_neighbors"] = {
-        "log2_ratio": ratio,
-        "pvalue_adj": pd.DataFrame([[0.01, 1], [1, 1.0]], names, names),
-    }
+    types = {"type": ["a", "a", "b", "b"], "neighbours": ["a", "b", "a", "b"]}
+    found = {"log2_ratio": [1.0, -2.0, -3.0, 1.0], "pvalue_adj": [0.01, 1, 1, 1]}
+    adata.uns["gears_neighbors"] = {"table": pd.DataFrame(types | found)}
     ax = sg.pl.neighbors_by_type(adata)
-    np.testing.assert_allclose(ax.images[0].get_array(), ratio)
+    np.testing.assert_allclose(ax.images[0].get_array(), [[1.0, -2.0], [-3.0, 1.0]])
     np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0, 0]])
 
 

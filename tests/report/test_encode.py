@@ -76,6 +76,13 @@ def test_a_label_has_one_colour_on_cells_and_slides():
     assert array(field["slides"][0], "<u1").tolist() == [2, 0]
 
 
+def test_numbers_of_cells_that_are_labels_on_a_slide_are_shown_on_the_cells():
+    slide = ReportSlide("s", np.zeros((2, 2)), obs={"cluster": np.array(["WM", "L1"])})
+    content = ReportContent("t", np.zeros((3, 2)), obs={"cluster": np.array([1, 2, 3])}, slides=[slide])
+    field = fields(payload(content, max_cells=9))["cluster"]
+    assert field["kind"] == "numbers" and field["slides"] == [None]
+
+
 def test_a_column_called_domain_stays_beside_the_domains():
     slide = ReportSlide("s", np.zeros((2, 2)), obs={"domain": pd.Categorical(["cortex", "medulla"])})
     content = ReportContent(

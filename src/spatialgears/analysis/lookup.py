@@ -103,6 +103,10 @@ def counted(adata: AnnData, outside: str | None) -> NDArray[np.bool_]:
 
 def spreads(adata: AnnData, key: str, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Standard deviation of the place of every cell kept, along each axis, from its 50% radius ``obs[key]``."""
+    if not pd.api.types.is_numeric_dtype(column(adata, key)):
+        raise InputError(
+            f"obs[{key!r}] must hold radii, found text.", "radius=None takes the places as exact."
+        )
     radius = column(adata, key).to_numpy(np.float64)[kept]
     if np.isnan(radius).all():
         raise InputError(
@@ -129,6 +133,8 @@ def gene_columns(
             else "No gene was named.",
             f"Did you mean {listed(near)}?" if near else "Name one of these.",
         )
+    if len(set(genes)) < len(genes):
+        raise InputError("A gene is named twice.", "Name each once.")
     repeated = names[names.duplicated()].intersection(genes)
     if len(repeated):
         raise InputError(

@@ -17,6 +17,7 @@ from spatialgears.analysis import lookup
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.validate.counts import form_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -33,7 +34,8 @@ class MarkerEnrichment:
     Attributes
     ----------
     table
-        One row per gene: ``mean_near``, ``mean_other`` (counts per 10,000), ``log2fc``, ``effect``
+        One row per gene: ``mean_near``, ``mean_other`` (counts per 10,000; of values that are not counts, in their own
+        linear unit), ``log2fc`` (none of scaled values), ``effect``
         (rank-biserial correlation: -1 all lower near the cells, 0 no difference, 1 all higher), ``pvalue``
         (Mann-Whitney) and ``pvalue_adj`` (Benjamini-Hochberg over the genes asked for).
     near
@@ -41,13 +43,15 @@ class MarkerEnrichment:
     coords
         (spots, 2) places of the spots.
     values
-        (spots, genes) log-normalised expression that was ranked; kept for at most 50 genes.
+        (spots, genes) expression that was ranked; kept for at most 50 genes.
     cell_type, n_cells
         The type, and how many cells of it counted.
     pitch, radius
         Distance of neighbouring spots, and the distance within which a spot is near, in units of the slide.
     min_cells
         How many cells of the type a spot that is near has within that distance.
+    unit
+        What the values are.
 
     Examples
     --------
@@ -70,6 +74,7 @@ class MarkerEnrichment:
     pitch: float
     radius: float
     min_cells: int = 1
+    unit: str = "log-normalised expression"
 
 
 def marker_enrichment(
@@ -180,8 +185,9 @@ def marker_enrichment(
             else "Check that the cells were registered on this slide: sg.tl.register(cells, slide).",
         )
     matrix, raw = lookup.expression(slide, layer=layer, name="slide")
+    form = "log" if raw else form_of(matrix)
     matrix = (log_normalise(matrix) if raw else matrix)[:, columns]  # depth is that of all genes
-    table = compare(matrix, near, alternative=alternative, logged=raw)
+    table = compare(matrix, near, alternative=alternative, form=form)
     table.index = pd.Index(names[columns], name="gene")
     few = len(columns) <= 50
     values = pd.DataFrame(matrix.toarray(), slide.obs_names, table.index) if few else None
@@ -195,14 +201,20 @@ def marker_enrichment(
         pitch,
         within * pitch,
         min_cells,
+        "log-normalised expression" if form == "log" else f"{form} expression",
     )
 
 
 def compare(
-    matrix: sparse.csr_matrix, near: NDArray[np.bool_], *, alternative: str, logged: bool
+    matrix: sparse.csr_matrix, near: NDArray[np.bool_], *, alternative: str, form: str
 ) -> pd.DataFrame:
-    """Mann-Whitney test, fold change and effect of every column (n, G), rows ``near`` (n,) against the others."""
-    linear = matrix.expm1() if logged else matrix
+    """Mann-Whitney test, fold change and effect of every column (n, G), rows ``near`` (n,) against the others.
+
+    Means are of linear values; ``scaled`` ones have no fold change.
+    """
+    if alternative not in ("two-sided", "greater", "less"):
+        raise InputError(f"alternative cannot be {alternative!r}.", "Choose two-sided, greater or less.")
+    linear = matrix.expm1() if form == "log" else matrix
     mean_near = np.asarray(linear[near].mean(0)).ravel()
     mean_other = np.asarray(linear[~near].mean(0)).ravel()
     matrix = matrix.tocsc()
@@ -215,9 +227,8 @@ def compare(
         statistics.append(test.statistic)
         pvalues.append(np.where(constant, 1.0, test.pvalue))
     pvalue = np.concatenate(pvalues)
-    with np.errstate(
-        divide="ignore", invalid="ignore"
-    ):  # scaled values have means below zero, and no fold change
+    log2fc = np.full(len(mean_near), np.nan)
+    if form != "scaled":
         log2fc = np.log2((mean_near + PSEUDOCOUNT) / (mean_other + PSEUDOCOUNT))
     return pd.DataFrame(
         {

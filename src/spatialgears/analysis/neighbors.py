@@ -69,8 +69,9 @@ def neighbors_by_type(
     ``None``, or the copy. Writes
 
     ``uns["gears_neighbors"]``
-        DataFrames (type, type of its neighbours): ``count`` (mean over layouts), ``log2_ratio`` (over the count
-        expected by chance), ``zscore``, ``pvalue`` (two-sided) and ``pvalue_adj`` (Benjamini-Hochberg); ``params``.
+        ``table`` with a row for each ``type`` and type of its ``neighbours``: ``count`` (mean over layouts),
+        ``log2_ratio`` (over the count expected by chance), ``zscore``, ``pvalue`` (two-sided) and ``pvalue_adj``
+        (Benjamini-Hochberg); ``params``. ``table.pivot(index="type", columns="neighbours", values="zscore")`` is a matrix.
     ``uns[labels + "_nhood_enrichment"]``
         ``zscore`` and ``count`` as arrays, where ``squidpy.pl.nhood_enrichment(adata, labels)`` looks for them; it wants
         ``obs[labels]`` to be categorical.
@@ -94,7 +95,8 @@ def neighbors_by_type(
     >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
     >>> cells.obs["gears_radius50"] = 0.05
     >>> sg.tl.neighbors_by_type(cells, "cell_type", n_permutations=100)
-    >>> bool((np.diag(cells.uns["gears_neighbors"]["zscore"]) > 2).mean() > 0.5)
+    >>> table = cells.uns["gears_neighbors"]["table"]
+    >>> bool((table.query("type == neighbours")["zscore"] > 2).mean() > 0.5)
     True
     """
     if min(n_neighbors, n_permutations, n_layouts) < 1:
@@ -127,16 +129,25 @@ def neighbors_by_type(
         "basis": basis,
         "n_outside": int((~kept).sum()),
     }
-    tables = {name: pd.DataFrame(values, names, names) for name, values in found.items()}
-    adata.uns["gears_neighbors"] = tables | {"params": params}
+    pairs = {"type": np.repeat(names, len(names)), "neighbours": np.tile(names, len(names))}
+    table = pd.DataFrame(pairs | {name: values.ravel() for name, values in found.items()})
+    table.index = table.index.astype(str)
+    adata.uns["gears_neighbors"] = {"table": table, "params": params}
     column = adata.obs[
         labels
     ]  # squidpy expects a row for every category, also for those of no cell that counts
     every = list(map(str, column.cat.categories)) if hasattr(column, "cat") else list(names)
     adata.uns[f"{labels}_nhood_enrichment"] = {
-        name: tables[name].reindex(index=every, columns=every).to_numpy() for name in ("zscore", "count")
+        name: matrix(table, name).reindex(index=every, columns=every).to_numpy()
+        for name in ("zscore", "count")
     }
     return adata if copy else None
+
+
+def matrix(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """One of the columns of the table, (type, type of its neighbours), in its order of types."""
+    types = pd.Index(table["type"].unique())
+    return pd.DataFrame(table[name].to_numpy().reshape(len(types), len(types)), types, types)
 
 
 def permutation_test(
@@ -153,22 +164,20 @@ def permutation_test(
     n_types = int(code.max()) + 1
     share = np.array_split(np.arange(n_permutations), n_layouts)  # permutations judged in each layout
     observed = np.empty((n_layouts, n_types, n_types))
-    null = np.empty((n_permutations, n_types, n_types))
-    at_least = np.zeros((n_types, n_types))
-    at_most = np.zeros((n_types, n_types))
+    total, square, at_least, at_most = np.zeros((4, n_types, n_types))
     for layout, mine in enumerate(share):
         rng = numpy_rng(seed, "layout", layout)
         moved = coords if spread is None else coords + spread[:, None] * rng.normal(size=coords.shape)
         index, _ = nearest_cells(moved, n_neighbors)
         observed[layout] = _count(code, index, n_types)
         for i in mine:
-            null[i] = _count(
-                code[numpy_rng(seed, "permutation", int(i)).permutation(len(code))], index, n_types
-            )
-        at_least += (null[mine] >= observed[layout]).sum(0)
-        at_most += (null[mine] <= observed[layout]).sum(0)
-    mean, count = null.mean(0), observed.mean(0)
-    error = np.sqrt(null.var(0) + observed.var(0))  # of chance and of places
+            shuffled = code[numpy_rng(seed, "permutation", int(i)).permutation(len(code))]
+            null = _count(shuffled, index, n_types).astype(np.float64)
+            total, square = total + null, square + null**2
+            at_least, at_most = at_least + (null >= observed[layout]), at_most + (null <= observed[layout])
+    mean, count = total / n_permutations, observed.mean(0)
+    variance = np.maximum(square / n_permutations - mean**2, 0)
+    error = np.sqrt(variance + observed.var(0))  # of chance and of places
     zscore = np.divide(count - mean, error, out=np.zeros_like(count), where=error > 0)
     beyond = np.minimum(at_least, at_most)  # permutations as extreme
     pvalue = np.minimum(2 * (beyond + 1) / (n_permutations + 1), 1)

@@ -103,7 +103,7 @@ def read(
             for matrix in _in_memory(adata):
                 check_structure(matrix)
     if layer is not None:
-        adata = _take_layer(adata, layer, path)
+        adata = take_layer(adata, layer, str(path))
     if genes is not None:
         if genes not in adata.var:
             raise InputError(
@@ -173,11 +173,12 @@ def _writing(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replacing: str) -> None:
-    """Write a copy of a file or zarr folder with ``obs``, ``var`` and the ``obsm``, ``obsp`` and ``uns`` entries of ``added``.
+def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replacing: tuple[str, ...]) -> None:
+    """Write a copy of a file or zarr folder with ``obs`` and the ``obsm``, ``obsp`` and ``uns`` entries of ``added``.
 
-    Entries of ``obsm`` that begin with ``replacing`` go. No matrix is read into memory whole; ``path`` is whole or not
-    there. Where ``added`` has the genes of ``.raw``, those of the file stay as they are.
+    Entries of ``obsm`` and ``uns`` that begin with one of ``replacing`` go. No matrix is read into memory whole; ``path`` is
+    whole or not there. Genes that ``added`` calls by a column of ``var`` are so called; otherwise ``var`` stays as it is,
+    as where ``added`` has the genes of ``.raw``.
     """
     import h5py
     from anndata.io import read_elem, write_elem
@@ -193,10 +194,12 @@ def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replaci
                     "Name the file they came from.",
                 )
             write_elem(file, "obs", added.obs)
-            if len(read_elem(file["var"])) == added.n_vars:
-                write_elem(file, "var", added.var)
-            for key in [key for key in file.get("obsm", ()) if key.startswith(replacing)]:
-                del file["obsm"][key]
+            var, names = read_elem(file["var"]), np.asarray(added.var_names, str)
+            if any(np.array_equal(names, column.astype(str)) for _, column in var.items()):
+                write_elem(file, "var", var.set_axis(names))
+            for room in ("obsm", "uns"):
+                for key in [key for key in file.get(room, ()) if key.startswith(replacing)]:
+                    del file[room][key]
             for room in ("obsm", "obsp", "uns"):
                 if room not in file:
                     write_elem(file, room, {})
@@ -291,12 +294,15 @@ def _read_zarr(path: Path, table: str | None, *, backed: bool) -> AnnData:
     return from_spatialdata(open_store(path), table=table or names[0])
 
 
-def _take_layer(adata: AnnData, layer: str, path: Path) -> AnnData:
+def take_layer(adata: AnnData, layer: str | None, name: str) -> AnnData:
+    """The same with a layer, or ``"raw"``, as ``.X``; an empty ``.X``, or a layer that is not there, is refused."""
     from anndata import AnnData
 
     from spatialgears.validate.counts import values_of
 
-    values, var = values_of(adata, layer, str(path))
+    values, var = values_of(adata, layer, name)
+    if layer in (None, "X"):
+        return adata
     return AnnData(X=values, obs=adata.obs, var=var, obsm=dict(adata.obsm), uns=dict(adata.uns))
 
 

@@ -68,7 +68,8 @@ def spatial_domains(
     named = pd.Categorical(adata.obs[key]).rename_categories(
         dict(zip(map(str, table.index), names, strict=True))
     )
-    named = named.remove_categories([name for name, grey in zip(names, noise, strict=True) if grey])
+    grey = {name for name, one in zip(names, noise, strict=True) if one}
+    named = named.remove_categories(list(grey.intersection(named.categories)))
     color = pd.Series(named, adata.obs_names, name="domain")
     return maps.reconstruction(adata, color=color, basis=basis, title=title, ax=ax)
 
@@ -237,7 +238,7 @@ def marker_enrichment(
     ax.set_xticks(range(len(genes)), genes)
     for text in ax.get_xticklabels():
         text.set_parse_math(False)
-    ax.set_ylabel("log-normalised expression")
+    ax.set_ylabel(found.unit)
     canvas.swatches(ax, [f"near {found.cell_type}", "other spots"], [NEAR, OTHER], title="")
     canvas.plain(ax)
     canvas.set_title(ax, title)

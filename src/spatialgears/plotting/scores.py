@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from spatialgears.analysis.neighbors import matrix
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, palette
 from spatialgears.plotting.values import slot
@@ -107,14 +108,14 @@ def neighbors_by_type(adata: AnnData, *, title: str | None = None, ax: Axes | No
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('type of the neighbours', 'type of the cell')
     """
-    found = slot(adata, "gears_neighbors", "sg.tl.neighbors_by_type(adata, labels)")
-    ratio = found["log2_ratio"]
+    table = slot(adata, "gears_neighbors", "sg.tl.neighbors_by_type(adata, labels)")["table"]
+    ratio = matrix(table, "log2_ratio")
     n = len(ratio)
     side = 2.2 + 0.28 * n
     ax = canvas.axes_or_new(ax, width=side + 1.0, height=side)
     ends = max(float(np.percentile(np.abs(ratio.to_numpy()), 98)), 0.1)
     drawn = ax.imshow(ratio, cmap="RdBu_r", vmin=-ends, vmax=ends)
-    row, column = np.nonzero(found["pvalue_adj"].to_numpy() < LEVEL)
+    row, column = np.nonzero(matrix(table, "pvalue_adj").to_numpy() < LEVEL)
     ax.scatter(column, row, s=10, color="black", linewidths=0)
     names = [canvas.shorten(str(name)) for name in ratio.index]
     ax.set_xticks(range(n), names, rotation=90, fontsize="small")

@@ -76,7 +76,11 @@ def color_values(data: Any, color: Any, *, layer: str | None = None) -> tuple[pd
             raise InputError(
                 f"There are {n} cells but {len(values)} values to colour by.", "Give one value per cell."
             )
-        return values, str(getattr(color, "name", None) or "")
+        name = str(getattr(color, "name", None) or "")
+        if hasattr(data, "obsm") and not values.index.equals(data.obs_names):
+            of_cells = values.index.is_unique and values.index.isin(data.obs_names).all()
+            values = values.reindex(data.obs_names) if of_cells else values
+        return values, name
     if hasattr(data, "obsm"):
         return _from_adata(data, color, layer)
     attribute = getattr(data, color, None) if hasattr(data, "coords") else None

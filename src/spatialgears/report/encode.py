@@ -114,7 +114,8 @@ def _labels(cells: pd.Series, slides: list[pd.Series | None]) -> dict[str, Any]:
 
 
 def _numbers(cells: pd.Series, slides: list[pd.Series | None], bits: int) -> dict[str, Any]:
-    """Cells and slides differ in depth, so each has its own scale; the slides share theirs."""
+    """Cells and slides differ in depth, so each has its own scale; the slides share theirs. Labels there are left out."""
+    slides = [None if part is None or palette.is_categorical(part) else part for part in slides]
     coded, ends = _quantise([cells], bits)
     on_slides, slide_ends = _quantise(slides, bits)
     return {

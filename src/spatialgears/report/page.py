@@ -25,12 +25,12 @@ def facts(content: ReportContent) -> str:
         rows.append(("slides" if len(content.slides) > 1 else "slide", f"{len(content.slides):,}"))
         rows.append(("spots", f"{sum(len(slide.coords) for slide in content.slides):,}"))
     if content.domains is not None:
-        rows.append(("domains", f"{len(palette.encode(pd.Series(content.domains)).names):,}"))
+        rows.append(("domains", f"{pd.Series(content.domains).nunique():,}"))
     if content.uncertainty is not None:
         radius = np.asarray(content.uncertainty)
         known = f" ({_median(radius)} × {content.unit})" if content.spacing else ""
         rows.append((f"median 90% radius, {_radius_unit(content)}{known}", _radius(content, radius)))
-    return "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(name)}</dt></div>" for name, value in rows)
+    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in rows)
 
 
 def summary(content: ReportContent) -> str:

@@ -16,9 +16,10 @@ from spatialgears import selfcheck
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
 from spatialgears.errors import InputError, require_new
+from spatialgears.io import take_layer
 from spatialgears.metrics import canonical
 from spatialgears.metrics.points import spot_pitch
-from spatialgears.reconstruction import Reconstruction
+from spatialgears.reconstruction import OF_PLACES, Reconstruction
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
 from spatialgears.store import versions
 from spatialgears.summary import findings
@@ -48,6 +49,7 @@ def write_report(
     names: Sequence[str] = (),
     spatial_key: str = "spatial",
     types: str | None = None,
+    layer: str | None = None,
     command: str = "",
     overwrite: bool = False,
 ) -> Path:
@@ -67,6 +69,8 @@ def write_report(
         Key of ``obsm`` with the places of spots.
     types
         Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
+    layer
+        Layer with the values that the model was given, or ``"raw"``; default: ``.X``.
     command
         The command that makes the result again, to be shown.
     overwrite
@@ -108,11 +112,12 @@ def write_report(
                 f"{name} has no obsm[{spatial_key!r}]; obsm has {lookup.listed(slide.obsm)}.",
                 "Name one of these as spatial_key.",
             )
+    told = input_names(names, len(slides))
     content = report_content(
         model,
         placed,
-        cells,
-        slides=slides,
+        take_layer(cells, layer, told[-1]),
+        slides=[take_layer(slide, layer, name) for slide, name in zip(slides, told, strict=False)],
         names=names,
         spatial_key=spatial_key,
         types=types,
@@ -171,9 +176,9 @@ def report_content(
     )
     domains = _domains(placed, seed=seed)
     total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
-    obs = _columns(cells.obs)
+    obs = _columns(cells.obs, labels=subject.types)
     shown = [slide.obs[[name for name in obs if name in slide.obs]] for slide in slides]
-    obs, *on_slides = _shared_labels([obs, *map(_columns, shown)])
+    obs, *on_slides = _shared_labels([obs, *(_columns(one, labels=subject.types) for one in shown)])
     if subject.types in obs:
         subject.cells.obs[subject.types] = obs[subject.types][subject.rows]
     spacing = _pitch([np.asarray(slide.obsm[spatial_key])[:, :2] for slide in slides]) if slides else None
@@ -286,11 +291,14 @@ def _row(name: str, adata: AnnData, total: np.ndarray, what: str) -> dict[str, o
     }
 
 
-def _columns(obs: pd.DataFrame) -> dict[str, Any]:
-    """Columns worth colouring by: labels of few kinds, and numbers."""
+def _columns(obs: pd.DataFrame, *, labels: str | None = None) -> dict[str, Any]:
+    """Columns worth colouring by: labels of few kinds, such as ``labels`` even of numbers, and numbers."""
     chosen: dict[str, Any] = {}
     for name, values in obs.items():
+        if str(name).startswith(OF_PLACES):  # of these places or of others
+            continue
         number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+        number = number and name != labels
         if number or 1 < values.nunique(dropna=True) <= MOST_CATEGORIES:
             chosen[str(name)] = values.to_numpy() if number else values.astype(object).to_numpy()
         if len(chosen) == SHOWN_COLUMNS:

@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 
 from spatialgears import analysis, plotting
 from spatialgears.analysis import lookup
+from spatialgears.analysis.neighbors import matrix
 from spatialgears.errors import InputError
 from spatialgears.report.content import Section
 from spatialgears.summary.subject import Subject
@@ -233,9 +234,9 @@ def neighbours(subject: Subject) -> Section:
     analysis.neighbors_by_type(
         cells, types, n_permutations=200, n_layouts=10, radius="gears_radius50" if known else None
     )
-    found = cells.uns["gears_neighbors"]
-    ratio, p = found["log2_ratio"].to_numpy(), found["pvalue_adj"].to_numpy()
-    names, upper = list(found["log2_ratio"].index), np.triu_indices(len(ratio), 1)
+    table = cells.uns["gears_neighbors"]["table"]
+    ratio, p = (matrix(table, name).to_numpy() for name in ("log2_ratio", "pvalue_adj"))
+    names, upper = list(table["type"].unique()), np.triu_indices(len(ratio), 1)
     pairs = sorted(zip(*upper, strict=True), key=lambda pair: -ratio[pair])
     together = [pair for pair in pairs if ratio[pair] > 0 and p[pair] < LEVEL][:3]
     own = int(((np.diag(ratio) > 0) & (np.diag(p) < LEVEL)).sum())

@@ -108,7 +108,7 @@ def subject_of(
     types = types_column(cells.obs) if types is None else types
     require_types(cells, types)
     if types is not None:
-        obs[types] = cells.obs[types].iloc[rows].astype(object).to_numpy()
+        obs[types] = cells.obs[types].iloc[rows].map(str, na_action="ignore").astype(object).to_numpy()
     return Subject(
         AnnData(_counts(cells, genes, rows), obs, pd.DataFrame(index=genes), obsm={"X_gears": placed.coords[rows]}),
         [_slide(one, genes, spatial_key) for one in slides],
@@ -122,10 +122,17 @@ def subject_of(
 
 
 def require_types(cells: AnnData, types: str | None) -> None:
-    """Refuse a column of cell types that the cells do not have."""
-    if types is not None and types not in cells.obs:
+    """Refuse a column of cell types that the cells do not have, or that is of names or numbers instead."""
+    if types is None:
+        return
+    if types not in cells.obs:
         there = ", ".join(map(str, cells.obs)) or "none"
         raise InputError(f"The cells have no column {types!r}; there are: {there}.", "Name one of them.")
+    if (kinds := cells.obs[types].nunique()) > MOST_TYPES:
+        raise InputError(
+            f"The column {types!r} has {kinds:,} values, more than the {MOST_TYPES} types that a report can tell apart.",
+            "Name the column of cell types.",
+        )
 
 
 def types_column(obs: pd.DataFrame) -> str | None:

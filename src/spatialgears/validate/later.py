@@ -50,12 +50,19 @@ class Remembered:
         return cls(expression, spots[~np.isnan(spots)], _sums(cells))
 
     def odd(
-        self, cells: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_], raw: bool
+        self,
+        cells: sparse.csr_matrix,
+        config: Config,
+        *,
+        missing: NDArray[np.bool_],
+        raw: bool,
+        notes: Sequence[str] = (),
     ) -> list[str]:
-        """Whether cells (N, G) other than those of the fit do not belong to the slides, in words."""
+        """What is odd about cells (N, G) other than those of the fit: ``notes``, and that they do not belong to the slides."""
         if np.allclose(_sums(cells), self.cells):
             return []
-        odd = warn_own_spots(fingerprints(cells), [self.spots], ["the model's slides", "the cells"])
+        own = warn_own_spots(fingerprints(cells), [self.spots], ["the model's slides", "the cells"])
+        odd = [*notes, *own]
         shown = cells[np.flatnonzero(~empty_rows(cells))]
         if shown.shape[0] < MANY:  # a few cells need not look like their tissue
             return odd

@@ -30,8 +30,8 @@ def named(name: str, cells: AnnData) -> str:
     return name if getattr(cells, "n_obs", 0) <= FIT_CELLS else f"{name} (a random {FIT_CELLS:,})"
 
 
-def judge_all(cells: AnnData, *, layer: str | None, normalised: bool, name: str) -> None:
-    """Refuse values of cells that a sample of them may not show: not finite, negative, not whole.
+def judge_all(cells: AnnData, shared: np.ndarray, *, layer: str | None, normalised: bool, name: str) -> None:
+    """Refuse values of ``shared`` genes that a sample of the cells may not show: not finite, negative, not whole.
 
     In parts: memory does not grow with cells.
     """
@@ -42,7 +42,10 @@ def judge_all(cells: AnnData, *, layer: str | None, normalised: bool, name: str)
     with values.readable(name):
         for start, part in values.parts(matrix):
             counts = sparse.csr_matrix(part)
-            first, mine = (0, genes[start:]) if values.by_column(matrix) else (start, genes)
+            by_column = values.by_column(matrix)
+            first, mine = (0, genes[start : start + counts.shape[1]]) if by_column else (start, genes)
+            known = np.isin(mine, shared)
+            counts, mine = counts[:, np.flatnonzero(known)], mine[known]
             values.check_finite(counts, mine, name, first=first)
             if not normalised:
                 values.check_not_negative(counts, mine, name, cells, cells=True, first=first)
