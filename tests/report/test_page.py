@@ -87,11 +87,12 @@ def test_uncertainty_may_be_unknown(content):
 def test_radii_have_a_unit(content):
     radius = np.median(content.uncertainty)
     assert (
-        f"<dd>{radius:.2f}</dd><dt>median 90% radius, in units of the RMS radius of the slide"
+        f"<dt>median 90% radius, in units of the RMS radius of the slide</dt><dd>{radius:.2f}</dd>"
         in page.facts(content)
     )
     known = page.facts(replace(content, spacing=0.05))
-    assert f"<dd>{radius / 0.05:.1f}</dd><dt>median 90% radius, spot spacings ({radius:.2f} × RMS" in known
+    assert f"<dt>median 90% radius, spot spacings ({radius:.2f} × RMS" in known
+    assert f"</dt><dd>{radius / 0.05:.1f}</dd>" in known
     fields = payload(content, max_cells=1000)["fields"]
     assert "Median 90% radius, spot spacings" in page.domains(replace(content, spacing=0.05), fields)
 
