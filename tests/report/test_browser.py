@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from io import BytesIO
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -102,6 +103,15 @@ def test_hostile_words_are_shown_and_not_run(page, hostile):
     page.execute_script(f"document.querySelector('#map-plot').{hover}")
     assert hostile in page.find_element("id", "tip").text
     assert page.execute_script("return window.hacked === undefined")
+
+
+def test_figures_have_words_and_headings_an_order(page):
+    script = "return [...document.querySelectorAll('.plot')].map(e => e.getAttribute('aria-label'))"
+    labels = page.execute_script(script)
+    assert len(labels) > 2 and all(labels) and any(" from " in label and " to " in label for label in labels)
+    script = "return [...document.querySelectorAll('h1, h2, h3, h4')].map(e => Number(e.tagName[1]))"
+    levels = page.execute_script(script)
+    assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
 def test_nothing_is_fetched(page):

@@ -36,7 +36,9 @@ const gearsCurves = (() => {
     const parts = data.history.filter((part) => part.curves.length);
     if (!parts.length) box.append(element("p", "No training history was given."));
     for (const part of parts) {
-      const figure = element("figure"), plot = element("div", undefined, { class: "plot" });
+      const said = (value) => value === null ? "nothing" : format(value);
+      const told = part.curves.map(({ name, y }) => `${name} from ${said(y[0])} to ${said(y[y.length - 1])}`).join(", ");
+      const figure = element("figure"), plot = element("div", undefined, { class: "plot", role: "img", "aria-label": `${part.title}: ${told}` });
       figure.append(element("figcaption", part.title), plot);
       box.append(figure);
       curvePlots.push({ plot, part });

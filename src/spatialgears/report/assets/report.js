@@ -123,7 +123,7 @@
   }
   function colorBar(title, ends) {
     const box = document.createDocumentFragment();
-    box.append(element("h4", title));
+    box.append(element("h3", title));
     const bar = element("div", "", { class: "bar" });
     bar.style.background = `linear-gradient(to right, ${data.scale.join(",")})`;
     const ticks = element("div", "", { class: "ticks" });
@@ -143,7 +143,7 @@
   }
   function labelLegend(field) {
     const box = document.createDocumentFragment();
-    const heading = element("h4", `${field.name} (press a label to single it out)`);
+    const heading = element("h3", `${field.name} (press a label to single it out)`);
     const list = element("ul", undefined, { class: "legend" });
     const counts = tally(field);
     field.names.forEach((name, code) => {
