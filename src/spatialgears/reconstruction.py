@@ -170,7 +170,7 @@ class Reconstruction:
             ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``, ``obs["gears_outside"]``;
             ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph for scanpy
             (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``, with the self-check
-            and the warnings in words.
+            and the warnings in words. What rests on other places (``X_gears...`` and ``gears_...``) goes.
 
         Examples
         --------

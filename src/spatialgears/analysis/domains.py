@@ -115,7 +115,7 @@ def spatial_domains(
             f"n_neighbors must be at least 1, resolution positive and n_shuffles not negative; found {n_neighbors}, "
             f"{resolution} and {n_shuffles}."
         )
-    if key_added in adata.obs and key_added not in adata.uns:
+    if key_added in adata.obs and key_added not in adata.uns and not key_added.startswith("gears_"):
         raise InputError(
             f"obs[{key_added!r}] is there already, and is not of domains.", "Choose another key_added."
         )

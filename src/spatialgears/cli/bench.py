@@ -136,6 +136,7 @@ def bench(
         _list(as_json=as_json)
         return
     _require_taken(context, experiment)
+    out = out.expanduser()
     if experiment == "scaling":
         each = (time_limit * 60, memory_limit, threads)
         _scaling(sizes, method or ["default"], out=out, cache=peer_cache, limits=each, as_json=as_json)

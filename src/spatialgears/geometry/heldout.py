@@ -74,10 +74,8 @@ class HeldOutScore:
             x = self.draw(spots[None], torch_rng(self.seed, "heldout views", number)).to(device)
             layout = plane(model(x)[0]).cpu().numpy()
             predicted = np.linalg.norm(layout[pairs[:, 0]] - layout[pairs[:, 1]], axis=1)
-            found = (
-                float(spearmanr(predicted, truth).statistic) if np.ptp(predicted) > 0 else -1.0
-            )  # collapsed
-            scores.append(found)
+            collapsed = np.ptp(predicted) == 0
+            scores.append(-1.0 if collapsed else float(spearmanr(predicted, truth).statistic))
         each = {f"heldout_{number}": score for number, score in enumerate(scores)} if len(scores) > 1 else {}
         return {"heldout": float(np.mean(scores)), **each}
 
