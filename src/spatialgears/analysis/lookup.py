@@ -103,11 +103,12 @@ def counted(adata: AnnData, outside: str | None) -> NDArray[np.bool_]:
 
 def spreads(adata: AnnData, key: str, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Standard deviation of the place of every cell kept, along each axis, from its 50% radius ``obs[key]``."""
-    if not pd.api.types.is_numeric_dtype(column(adata, key)):
+    values = column(adata, key)
+    if not pd.api.types.is_numeric_dtype(values):
         raise InputError(
             f"obs[{key!r}] must hold radii, found text.", "radius=None takes the places as exact."
         )
-    radius = column(adata, key).to_numpy(np.float64)[kept]
+    radius = values.to_numpy(np.float64)[kept]
     if np.isnan(radius).all():
         raise InputError(
             f"obs[{key!r}] holds no radii: the model had no spots to learn them from (geometry.crossfit=0, as in paper).",

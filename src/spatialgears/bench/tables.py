@@ -138,10 +138,7 @@ def _margins(metric: str, ours: Sequence[Row], others: Sequence[Row]) -> list[tu
     for name, (other, theirs) in summary(others, metric).items():
         same = [row for row in others if row["method"] == name and row["seed"] in by_tissue]
         gains = [sign * (by_tissue[row["seed"]] - row["metrics"][metric]) for row in same]
-        if gains:
-            found.append((float(np.mean(gains)), float(np.std(gains, ddof=1)) if len(gains) > 1 else 0.0))
-        else:
-            found.append((sign * (mean - other), max(spread, theirs)))
+        found.append(_mean_and_spread(gains) if gains else (sign * (mean - other), max(spread, theirs)))
     return found
 
 
@@ -168,11 +165,13 @@ def summary(rows: Sequence[Row], metric: str) -> dict[str, tuple[float, float]]:
     for method, group in _by_method(rows).items():
         values = [row["metrics"][metric] for row in group if metric in row["metrics"]]
         if values:
-            result[method] = (
-                float(np.mean(values)),
-                float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-            )
+            result[method] = _mean_and_spread(values)
     return result
+
+
+def _mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the standard deviation, of which a single value has none."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:

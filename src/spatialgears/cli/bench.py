@@ -16,30 +16,27 @@ if TYPE_CHECKING:
     from spatialgears.bench.protocols import Task
 
 _DATA, _PEERS, _LIMITS = "Your own data", "Peers", "Limits of each run"
-#: Experiments with tables of their own, and what they show.
-_APART = {
-    "patch-size": "one fitted model, patches of 384 to 4,096 cells (the paper's figure 5)",
-    "stitching": "one fitted model, patches weighted by reliability or alike (its Table 3)",
-    "embedding": "nearest neighbours in stage A's embedding, and mixing (its figure 6); -m ablations: by term",
-    "refiner": "the generator, and diffusion over it: start noise, steps, samples averaged (its Table 2)",
-    "filling": "the best guess moved towards an even filling of the tissue, by strength",
-    "scaling": "time, memory and accuracy from 10,000 to a million cells; neighbour searches; two processes",
-    "analyses": "seconds of each function of sg.tl at 100,000 cells",
-    "tables": "the tables of all rows kept in the output folder; nothing is run",
-    "registration": "cells laid on the slide: how far from the truth, in spot pitches",
-}
-#: Options of each of them, beside --output and --json; the other experiments take all but --sizes.
 _ONE_MODEL, _BY_SEED = {"data", "simulated", "method"}, {"data", "simulated", "method", "seeds"}
-_TAKES = {
-    "patch-size": _ONE_MODEL,
-    "stitching": _ONE_MODEL,
-    "embedding": _BY_SEED,
-    "refiner": _BY_SEED,
-    "filling": _BY_SEED,
-    "scaling": {"method", "sizes", "time_limit", "memory_limit", "threads", "peer_cache"},
-    "analyses": set(),
-    "tables": set(),
-    "registration": _ONE_MODEL,
+#: Experiments with tables of their own: what they show, and the options they take beside --output and --json.
+_APART: dict[str, tuple[str, set[str]]] = {
+    "patch-size": ("one fitted model, patches of 384 to 4,096 cells (the paper's figure 5)", _ONE_MODEL),
+    "stitching": ("one fitted model, patches weighted by reliability or alike (its Table 3)", _ONE_MODEL),
+    "embedding": (
+        "nearest neighbours in stage A's embedding, and mixing (its figure 6); -m ablations: by term",
+        _BY_SEED,
+    ),
+    "refiner": (
+        "the generator, and diffusion over it: start noise, steps, samples averaged (its Table 2)",
+        _BY_SEED,
+    ),
+    "filling": ("the best guess moved towards an even filling of the tissue, by strength", _BY_SEED),
+    "scaling": (
+        "time, memory and accuracy from 10,000 to a million cells; neighbour searches; two processes",
+        {"method", "sizes", "time_limit", "memory_limit", "threads", "peer_cache"},
+    ),
+    "analyses": ("seconds of each function of sg.tl at 100,000 cells", set()),
+    "tables": ("the tables of all rows kept in the output folder; nothing is run", set()),
+    "registration": ("cells laid on the slide: how far from the truth, in spot pitches", _ONE_MODEL),
 }
 
 
@@ -189,10 +186,11 @@ def _require_taken(context: typer.Context, experiment: str) -> None:
         for option in context.command.params
         if (source := context.get_parameter_source(option.name)) and source.name == "COMMANDLINE"
     }
-    takes = _TAKES.get(experiment, set(given) - {"sizes"}) | {"experiment", "out", "as_json"}
+    takes = _APART[experiment][1] if experiment in _APART else set(given) - {"sizes"}
+    takes = takes | {"experiment", "out", "as_json"}
     if unused := [given[name] for name in given if name not in takes]:
         raise InputError(f"{experiment} does not take {' or '.join(unused)}.", "Leave it out.")
-    if experiment in _TAKES and experiment != "scaling" and len(context.params["method"] or ()) > 1:
+    if experiment in _APART and experiment != "scaling" and len(context.params["method"] or ()) > 1:
         raise InputError(
             f"{experiment} takes one --method, found {len(context.params['method'])}.",
             "Run it once for each.",
@@ -394,7 +392,8 @@ def _list(*, as_json: bool) -> None:
     from spatialgears.bench.methods import ABLATIONS, REFERENCES
     from spatialgears.bench.peers import PEERS, peer_table
 
-    words = {name: experiment.words for name, experiment in EXPERIMENTS.items()} | _APART
+    words = {name: experiment.words for name, experiment in EXPERIMENTS.items()}
+    words |= {name: text for name, (text, _) in _APART.items()}
     lines = ["Experiments", *(f"  {name:<18} {text}" for name, text in words.items())]
     lines += [
         "",

@@ -70,8 +70,11 @@ def palette_stops(n: int = 128) -> list[str]:
 def _fields(content: ReportContent, order: np.ndarray) -> list[dict[str, Any]]:
     def field(group: str, name: str, values: Any, on_slides: Sequence[Any], bits: int = 16) -> dict[str, Any]:
         cells = _series(values).iloc[order]
-        slides = [None if spots is None else _series(spots) for spots in on_slides]
-        coded = _labels(cells, slides) if palette.is_categorical(cells) else _numbers(cells, slides, bits)
+        labels = palette.is_categorical(cells)
+        parts = [None if spots is None else _series(spots) for spots in on_slides]
+        # labels go with labels, numbers with numbers
+        slides = [None if part is None or palette.is_categorical(part) != labels else part for part in parts]
+        coded = _labels(cells, slides) if labels else _numbers(cells, slides, bits)
         return {"group": group, "name": name, **coded}
 
     columns: dict[str, tuple[Any, list[Any]]] = {
@@ -96,7 +99,7 @@ def _fields(content: ReportContent, order: np.ndarray) -> list[dict[str, Any]]:
 
 def _labels(cells: pd.Series, slides: list[pd.Series | None]) -> dict[str, Any]:
     """One coding for cells and slides, so that a label has one colour everywhere."""
-    found = [part for part in slides if part is not None and palette.is_categorical(part)]
+    found = [part for part in slides if part is not None]
     together = palette.encode(pd.concat([cells, *found], ignore_index=True) if found else cells)
     codes = np.where(together.codes < 0, 255, together.codes).astype(np.uint8)
     ends = np.cumsum([len(cells), *(len(part) for part in found)])
@@ -106,16 +109,12 @@ def _labels(cells: pd.Series, slides: list[pd.Series | None]) -> dict[str, Any]:
         "names": together.names,
         "colors": together.colors,
         "codes": _base64(codes[: ends[0]]),
-        "slides": [
-            None if part is None or not palette.is_categorical(part) else _base64(next(pieces))
-            for part in slides
-        ],
+        "slides": [None if part is None else _base64(next(pieces)) for part in slides],
     }
 
 
 def _numbers(cells: pd.Series, slides: list[pd.Series | None], bits: int) -> dict[str, Any]:
-    """Cells and slides differ in depth, so each has its own scale; the slides share theirs. Labels there are left out."""
-    slides = [None if part is None or palette.is_categorical(part) else part for part in slides]
+    """Cells and slides differ in depth, so each has its own scale; the slides share theirs."""
     coded, ends = _quantise([cells], bits)
     on_slides, slide_ends = _quantise(slides, bits)
     return {

@@ -106,13 +106,13 @@ def write_report(
             f"and {number(len(placed.obs_names), 'place')} of cells that have other names or another order.",
             "Pass the same cells as to reconstruct.",
         )
-    for name, slide in zip(input_names(names, len(slides)), slides, strict=False):
+    told = input_names(names, len(slides))
+    for name, slide in zip(told, slides, strict=False):
         if spatial_key not in slide.obsm:
             raise InputError(
                 f"{name} has no obsm[{spatial_key!r}]; obsm has {lookup.listed(slide.obsm)}.",
                 "Name one of these as spatial_key.",
             )
-    told = input_names(names, len(slides))
     content = report_content(
         model,
         placed,

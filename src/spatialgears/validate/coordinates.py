@@ -131,6 +131,8 @@ def warn_unlike_extents(coords: Sequence[np.ndarray], names: Sequence[str]) -> l
     """Warn of slides that show more of the tissue than others, as equal distances between spots tell."""
     from scipy.spatial import KDTree
 
+    if len(coords) < 2:
+        return []
     pitch = np.empty(len(coords))
     for i, distinct in enumerate(np.unique(places, axis=0) for places in coords):
         pitch[i] = np.median(KDTree(distinct).query(distinct, k=2)[0][:, 1])

@@ -39,13 +39,13 @@ def judge_all(cells: AnnData, shared: np.ndarray, *, layer: str | None, normalis
         return
     matrix, var = values.values_of(cells, layer, name)
     genes = var.index.to_numpy(dtype=str)
+    known = np.isin(genes, shared)
+    by_column = values.by_column(matrix)
     with values.readable(name):
         for start, part in values.parts(matrix):
             counts = sparse.csr_matrix(part)
-            by_column = values.by_column(matrix)
-            first, mine = (0, genes[start : start + counts.shape[1]]) if by_column else (start, genes)
-            known = np.isin(mine, shared)
-            counts, mine = counts[:, np.flatnonzero(known)], mine[known]
+            first, columns = (0, slice(start, start + counts.shape[1])) if by_column else (start, slice(None))
+            counts, mine = counts[:, np.flatnonzero(known[columns])], genes[columns][known[columns]]
             values.check_finite(counts, mine, name, first=first)
             if not normalised:
                 values.check_not_negative(counts, mine, name, cells, cells=True, first=first)
