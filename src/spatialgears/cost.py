@@ -124,7 +124,7 @@ def predict_cost(
     speed = c.macs_per_second * cores**c.core_gain
     width_in = _width(n_genes, config)
     generator, denoiser = _macs(width_in, config)
-    elements = g.batch_size * _set_size(n_spots, config)
+    elements = g.sets(n_slides) * _set_size(n_spots, config)
     members = max(g.crossfit, 1)
     draws = max(ENSEMBLE_DRAWS, 2 * members) if g.crossfit else 0
     refine = members * generator + 2 * c.refine_factor * a.steps * denoiser
@@ -188,7 +188,7 @@ def _training(
     c, e, g = Coefficients(), config.expression, config.geometry
     generator, denoiser = _macs(_width(n_genes, config), config)
     size = _set_size(n_spots, config)
-    elements, pairs = g.batch_size * size, 6 * size * config.supervision.dim
+    elements, pairs = g.sets(n_slides) * size, 6 * size * config.supervision.dim
     steps = g.steps * max(g.crossfit, 1)
     if n_slides > 1 and g.slide_steps:
         others = n_slides / (n_slides - 1)

@@ -1,7 +1,8 @@
+import pytest
 import torch
 from torch import nn
 
-from spatialgears.geometry.networks import ContextEncoder, Generator
+from spatialgears.geometry.networks import ContextEncoder, Dropout, Generator
 
 
 def test_context_and_proposal_are_equivariant_and_ignore_padding(tiny, mask):
@@ -26,5 +27,28 @@ def test_the_proposal_is_centred_over_real_points(tiny, mask):
 def test_without_a_hidden_layer_the_input_is_the_papers_linear_projection(tiny):
     config = tiny(hidden=0, input_dropout=0.0, context_blocks=3).geometry
     encoder = ContextEncoder(10, config)
-    assert [type(layer) for layer in encoder.project] == [nn.Dropout, nn.Linear]
+    assert [type(layer) for layer in encoder.project] == [Dropout, nn.Linear]
     assert len(encoder.blocks) == 3
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.4, 1.0])
+def test_dropout_hides_as_much_as_it_says_and_keeps_the_mean(p):
+    x = torch.ones(1001, 999, requires_grad=True)
+    dropped = Dropout(p)(x)
+    hidden = dropped.detach() == 0
+    assert hidden.float().mean() == pytest.approx(p, abs=0.003)
+    assert dropped.detach().mean() == pytest.approx(1.0 if p < 1 else 0.0, abs=0.005)
+    dropped.sum().backward()
+    torch.testing.assert_close(x.grad, dropped.detach())
+    if 0 < p < 1:  # four coins come from one integer: neighbours, in either direction, must not know of each other
+        for a, b in ((hidden[:, 1:], hidden[:, :-1]), (hidden[1:], hidden[:-1])):
+            together = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]).float())[0, 1]
+            assert abs(together) < 0.01
+
+
+def test_dropout_is_off_in_evaluation_and_follows_its_generator():
+    layer, x = Dropout(0.5).eval(), torch.randn(8, 33)
+    assert torch.equal(layer(x), x)
+    first, again, other = (layer.drop(x, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

@@ -21,10 +21,10 @@ class ContextEncoder(nn.Module):
 
     def __init__(self, n_features: int, config: GeometryConfig) -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.Dropout(config.input_dropout)]
+        layers: list[nn.Module] = [Dropout(config.input_dropout)]
         if config.hidden:
             layers += [nn.Linear(n_features, config.hidden), nn.LayerNorm(config.hidden), nn.SiLU()]
-            layers += [nn.Dropout(config.hidden_dropout)]
+            layers += [Dropout(config.hidden_dropout)]
         layers.append(nn.Linear(config.hidden or n_features, config.width))
         self.project = nn.Sequential(*layers)
         self.blocks = isabs(config.context_blocks, config)
@@ -42,11 +42,24 @@ class ContextEncoder(nn.Module):
 def _dropped(layers: nn.Sequential, hide: torch.Generator, h: Tensor) -> Tensor:
     """The layers with their dropout drawn from a generator; neither their mode nor global randomness is touched."""
     for layer in layers:
-        if isinstance(layer, nn.Dropout):
-            h = h * (torch.rand(h.shape, generator=hide) >= layer.p).to(h) / max(1 - layer.p, 1e-6)
-        else:
-            h = layer(h)
+        h = layer.drop(h, hide) if isinstance(layer, Dropout) else layer(h)
     return h
+
+
+class Dropout(nn.Dropout):
+    """Dropout whose coins are 16 bits each of one stream of random integers: several times as fast as torch's own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Part of the values (...,) hidden in training mode, by torch's global randomness."""
+        return self.drop(x) if self.training else x
+
+    def drop(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Part of the values (...,) hidden in any mode, and the rest scaled up."""
+        if self.p in (0, 1):
+            return x * (1 - self.p)
+        coins = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        coins = coins.view(torch.int16)[: x.numel()].view(x.shape).to(x.device)
+        return x * (coins >= round(self.p * 2**16) - 2**15).to(x.dtype).div_(1 - self.p)
 
 
 class Generator(nn.Module):

@@ -194,10 +194,11 @@ class _Loop:
         self.coords = torch.from_numpy(np.concatenate(self.slides)).float()
         g = self.config.geometry
         self.pairs = any((g.overlap_shape, g.overlap_scale, g.overlap_kl))
-        if g.batch_size < self.fabric.world_size:
+        self.sets = g.sets(len(self.slides))
+        if self.sets < self.fabric.world_size:
             raise ConfigError(
-                f"{self.fabric.world_size} processes cannot share the {g.batch_size} sets of a training step.",
-                "Use fewer devices, or a larger geometry.batch_size.",
+                f"{self.fabric.world_size} processes cannot share the {self.sets} sets of a training step.",
+                "Use fewer devices, or a larger geometry.batch_size and geometry.slide_batch.",
             )
 
     def new_model(self, n_features: int, *, name: str = "") -> GeometryModel:
@@ -246,7 +247,7 @@ class _Loop:
     def _spots_per_step(self) -> float:
         """Spots that one training step shows, about."""
         s = self.config.supervision
-        return self.config.geometry.batch_size * (s.n_min + s.n_max) / 2 * (1 + self.pairs)
+        return self.sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)
 
     def without_slides(self, n_features: int, keep: np.ndarray) -> Folds:
         """Models that have each missed a whole slide, for the self-check and the length of training."""
@@ -282,17 +283,17 @@ class _Loop:
     ) -> Batch:
         """The share of this process in the sets of one step, on the device; ``own`` decides the views of spots."""
         which = step % len(minisets.samplers)
-        sampler, size, shared = minisets.samplers[which], self.config.geometry.batch_size, None
+        sampler, shared = minisets.samplers[which], None
         share = slice(self.fabric.global_rank, None, self.fabric.world_size)
         if self.pairs:
-            twins = sampler.draw_pairs(size, generator)
+            twins = sampler.draw_pairs(self.sets, generator)
             index, mask = (
                 torch.cat([getattr(twins.first, a)[share], getattr(twins.second, a)[share]])
                 for a in ("index", "mask")
             )
             shared = twins.shared[share]
         else:
-            sets = sampler.draw(size, generator)
+            sets = sampler.draw(self.sets, generator)
             index, mask = sets.index[share], sets.mask[share]
         real = None if bool(mask.all()) else mask
         batch: Batch = self.fabric.to_device(Batch(self.draw(index, own), self.coords[index], real, shared))
