@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from spatialgears.errors import InputError
+from spatialgears.errors import ConfigError, InputError
 from spatialgears.examining import place_unseen, reference_places, set_reach
 from spatialgears.fitting import build_network, fit_model, seen_by_network
 from spatialgears.geometry.nearest import NearestSpots
@@ -219,6 +219,13 @@ def test_features_are_those_of_the_cells_asked_for(small_model, small_tissue):
     assert fitted.pull is not None and not torch.allclose(
         everyone, features.as_measured()[np.arange(len(features))]
     )
+
+
+def test_more_processes_than_sets_are_refused_before_any_training(small_config, small_tissue, monkeypatch):
+    monkeypatch.setattr("spatialgears.fitting.train_encoder", None)
+    config = small_config.with_values({"devices": 9, "geometry": {"batch_size": 8, "slide_batch": 4}})
+    with pytest.raises(ConfigError, match="9 processes cannot share the 4 sets"):
+        fit_model(validate_inputs(small_tissue.slides[0], small_tissue.cells), config)
 
 
 def test_empty_spots_and_cells_do_not_take_part(small_config, small_tissue):

@@ -17,6 +17,7 @@ from spatialgears.assembly.confidence import Confidence
 from spatialgears.check import foreseen
 from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
+from spatialgears.errors import ConfigError
 from spatialgears.examining import examine, set_reach
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.inputs import random_rows
@@ -272,6 +273,11 @@ def fit_model(
     seed, raw = config.seed, inputs.kind == "counts"
     spots, places, cells = inputs.without_empty()
     assert cells is not None
+    if config.processes > (sets := config.geometry.sets(len(spots))):
+        raise ConfigError(
+            f"{config.processes} processes cannot share the {sets} sets of a training step.",
+            "Use fewer devices, or a larger geometry.batch_size and geometry.slide_batch.",
+        )
     settings = config.expression
     if config.geometry.inputs == "embedding":
         settings = settings.model_copy(update={"n_genes": settings.encoder_genes})

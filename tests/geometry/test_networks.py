@@ -40,7 +40,9 @@ def test_dropout_hides_as_much_as_it_says_and_keeps_the_mean(p):
     assert dropped.detach().mean() == pytest.approx(1.0 if p < 1 else 0.0, abs=0.005)
     dropped.sum().backward()
     torch.testing.assert_close(x.grad, dropped.detach())
-    if 0 < p < 1:  # four coins come from one integer: neighbours, in either direction, must not know of each other
+    if (
+        0 < p < 1
+    ):  # four coins come from one integer: neighbours, in either direction, must not know of each other
         for a, b in ((hidden[:, 1:], hidden[:, :-1]), (hidden[1:], hidden[:-1])):
             together = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]).float())[0, 1]
             assert abs(together) < 0.01

@@ -190,6 +190,15 @@ def test_without_several_slides_nothing_is_rehearsed(tissue, tiny):
     assert one.slide_folds is None and max(one.history["fold-0/step"]) == 4
 
 
+@pytest.mark.parametrize(("slides", "sets"), [(1, 3), (2, 5)])
+def test_each_slide_asks_for_its_sets_up_to_a_batch(tissue, tiny, slides, sets):
+    config = tiny(refiner="none", batch_size=5, slide_batch=3)
+    fabric = SimpleNamespace(global_rank=0, world_size=1, to_device=lambda batch: batch)
+    loop = _Loop(tissue.draw, tissue.slides[:slides], config, 0, fabric, None, "", lambda *_: None)
+    sampler = loop.sampler(np.ones(sum(map(len, tissue.slides[:slides])), dtype=bool))
+    assert len(loop.batch(_Minisets([sampler]), 0, torch_rng(3), torch_rng(3)).coords) == sets
+
+
 @pytest.mark.parametrize("pairs", [False, True])
 def test_the_shares_of_two_processes_make_up_the_sets_of_one(tissue, tiny, pairs):
     config = tiny(refiner="none", batch_size=4, overlap_shape=1.0 if pairs else 0.0)
@@ -205,9 +214,3 @@ def test_the_shares_of_two_processes_make_up_the_sets_of_one(tissue, tiny, pairs
         first.chunk(1 + pairs), second.chunk(1 + pairs), whole.chunk(1 + pairs), strict=True
     ):
         torch.testing.assert_close(torch.stack([one, two], 1).flatten(0, 1), both)
-
-
-def test_more_processes_than_sets_are_refused(tissue, tiny):
-    fabric = SimpleNamespace(global_rank=0, world_size=9)
-    with pytest.raises(ConfigError, match="9 processes cannot share the 4 sets"):
-        _Loop(tissue.draw, tissue.slides, tiny(batch_size=4), 0, fabric, None, "", lambda *_: None)

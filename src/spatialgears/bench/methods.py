@@ -146,6 +146,7 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "scaled to 10,000": ("expression.target_sum=10000",),
     "length by held-out spots": ("geometry.slide_steps=0",),
     "length by missed slides alone": ("geometry.slide_views=0",),
+    "eight sets on one slide": ("geometry.slide_batch=8",),
     "without standardisation": ("expression.standardise=false",),
     "without neighbourhood loss": ("geometry.nca=0", "geometry.gen_nca=0"),
     "frozen embedding": ("geometry.inputs=embedding",),

@@ -57,7 +57,9 @@ class Dropout(nn.Dropout):
         """Part of the values (...,) hidden in any mode, and the rest scaled up."""
         if self.p in (0, 1):
             return x * (1 - self.p)
-        coins = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        coins = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(
+            -(2**63), None, generator=generator
+        )
         coins = coins.view(torch.int16)[: x.numel()].view(x.shape).to(x.device)
         return x * (coins >= round(self.p * 2**16) - 2**15).to(x.dtype).div_(1 - self.p)
 

@@ -26,7 +26,6 @@ from spatialgears.engine import (
     silent,
     torch_rng,
 )
-from spatialgears.errors import ConfigError
 from spatialgears.geometry.heldout import Draw, HeldOutScore, hold_out_block
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.objective import Batch, Noise, Objective, Part, draw_noise
@@ -195,11 +194,6 @@ class _Loop:
         g = self.config.geometry
         self.pairs = any((g.overlap_shape, g.overlap_scale, g.overlap_kl))
         self.sets = g.sets(len(self.slides))
-        if self.sets < self.fabric.world_size:
-            raise ConfigError(
-                f"{self.fabric.world_size} processes cannot share the {self.sets} sets of a training step.",
-                "Use fewer devices, or a larger geometry.batch_size and geometry.slide_batch.",
-            )
 
     def new_model(self, n_features: int, *, name: str = "") -> GeometryModel:
         """An untrained model; one that misses spots, named by what it misses, has no refiner."""
