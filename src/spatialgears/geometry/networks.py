@@ -51,6 +51,8 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Part of the values (...,) hidden in training mode, by torch's global randomness."""
+        if torch.compiler.is_compiling():  # which fuses torch's own
+            return super().forward(x)
         return self.drop(x) if self.training else x
 
     def drop(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -61,7 +63,8 @@ class Dropout(nn.Dropout):
             -(2**63), None, generator=generator
         )
         coins = coins.view(torch.int16)[: x.numel()].view(x.shape).to(x.device)
-        return x * (coins >= round(self.p * 2**16) - 2**15).to(x.dtype).div_(1 - self.p)
+        least = min(round(self.p * 2**16), 2**16 - 1) - 2**15
+        return x * (coins >= least).to(x.dtype).div_(1 - self.p)
 
 
 class Generator(nn.Module):
