@@ -186,7 +186,7 @@ def test_cost_of_a_best_guess_that_is_refined_itself_in_every_patch():
 
 
 def test_the_cost_knows_the_numbers_of_the_modules_it_does_not_import():
-    from spatialgears import cost
+    from spatialgears import cost, fitting
     from spatialgears.assembly import assemble
     from spatialgears.expression import views
     from spatialgears.geometry import ensemble, training
@@ -195,6 +195,7 @@ def test_the_cost_knows_the_numbers_of_the_modules_it_does_not_import():
     assert cost.MOST_SLIDES_CHECKED == training.MOST_SLIDES_CHECKED
     assert cost.WORKING_VALUES == assemble.WORKING_VALUES
     assert (cost.MAX_VIEWS, cost.BANK_BYTES) == (views.MAX_VIEWS, views.BANK_BYTES)
+    assert cost.DENSE_CELLS == fitting.DENSE_CELLS
 
 
 def test_some_of_very_many_cells_are_looked_at(small_tissue, small_config, monkeypatch):

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from spatialgears.errors import ConfigError, InputError
 from spatialgears.examining import place_unseen, reference_places, set_reach
-from spatialgears.fitting import build_network, fit_model, seen_by_network
+from spatialgears.fitting import _keep_slides, build_network, fit_model, seen_by_network
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import Folds
 from spatialgears.model import GEARS
@@ -256,3 +256,20 @@ def test_values_that_are_not_counts(small_config, small_tissue):
     assert np.isfinite(model.reconstruct(cells).coords).all()  # what was said to fit holds here too
     with pytest.raises(InputError, match="fitted on normalised values, and normalised=False"):
         model.reconstruct(small_tissue.cells, normalised=False)
+
+
+def test_of_a_large_slide_as_many_spots_as_are_kept_fill_the_tissue(small_config, monkeypatch):
+    """A quarter of the spots lie twice as far apart, whatever the distance of the nearest two."""
+    grid = np.stack(np.meshgrid(np.arange(20.0), np.arange(20.0)), -1).reshape(-1, 2)
+    monkeypatch.setattr("spatialgears.fitting.FOOTPRINT", 100)
+    [kept] = _keep_slides(lambda index, generator: torch.zeros(len(index), 2), [grid], [None], seed=0)
+    assert len(kept.coords) == 100 and kept.pitch == pytest.approx(2.0)
+
+
+def test_features_of_an_embedding_do_not_depend_on_how_many_are_made_at_once(small_model, monkeypatch):
+    config = small_model.config.with_values(["geometry.inputs=embedding"])
+    counts = sparse.random(50, len(small_model.panel_.genes), 0.4, "csr", random_state=0)
+    features = small_model._fitted.features(counts, config, missing=np.zeros(counts.shape[1], bool))
+    whole = features[np.arange(50)]
+    monkeypatch.setattr("spatialgears.fitting.DENSE_CELLS", 7)
+    torch.testing.assert_close(features[np.arange(50)], whole)

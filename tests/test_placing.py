@@ -73,10 +73,10 @@ def test_slides_are_laid_on_cells_that_are_their_spots(small_model):
 
 def test_unfilled_is_the_share_without_cells():
     grid = np.stack(np.meshgrid(np.arange(10.0), np.arange(10.0)), -1).reshape(-1, 2)
-    assert unfilled(grid, [grid]) == 0
-    assert unfilled(grid[grid[:, 0] < 4], [grid]) == pytest.approx(0.2, abs=0.15)
-    assert unfilled(np.zeros((100, 2)), [grid]) > 0.9
-    assert unfilled(grid[::25], [grid]) < 0.3  # few cells reach further
+    assert unfilled(grid, [grid], [1]) == 0
+    assert unfilled(grid[grid[:, 0] < 4], [grid], [1]) == pytest.approx(0.2, abs=0.15)
+    assert unfilled(np.zeros((100, 2)), [grid], [1]) > 0.9
+    assert unfilled(grid[::25], [grid], [1]) < 0.3  # few cells reach further
 
 
 def test_the_network_hears_of_padding_only_where_there_is_some(small_model):

@@ -56,6 +56,20 @@ def test_what_speaks_against_it_goes_with_it(placed, adata, tmp_path):
     assert told["warnings"] == "Few genes.\nFew spots." and told["self_check"] == "Held-out spots: good."
 
 
+@pytest.mark.filterwarnings("ignore:.*view")
+def test_results_of_other_places_go_also_from_a_view(placed, adata):
+    whole = ad.concat([adata, adata[:5]], index_unique="-")
+    whole.obs_names = [*adata.obs_names, *"abcde"]
+    whole.obs["gears_domain"], whole.obsm["X_gears_slide"], whole.uns["gears_domain"] = (
+        "1",
+        np.zeros((45, 2)),
+        {"of": "other"},
+    )
+    found = placed.to_adata(whole[:40])
+    assert "gears_domain" not in found.obs and "X_gears_slide" not in found.obsm
+    assert "gears_domain" not in found.uns and "gears_domain" in whole.uns
+
+
 def test_what_is_written_is_a_copy(placed, adata):
     placed.to_adata(adata)
     before = placed.coords.copy()

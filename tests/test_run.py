@@ -11,11 +11,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spatialgears import model
 from spatialgears.config import Config
 from spatialgears.engine import silent
-from spatialgears.errors import InputError, RunError
+from spatialgears.errors import ConfigError, InputError, RunError
 from spatialgears.model import GEARS
-from spatialgears.run import RunFolder, RunInputs, _differences, fingerprint, locked, logged, run
+from spatialgears.run import (
+    DONE,
+    RunFolder,
+    RunInputs,
+    _differences,
+    _follow,
+    fingerprint,
+    locked,
+    logged,
+    run,
+)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +107,33 @@ def test_a_second_run_does_nothing_and_changes_nothing(done, inputs, config):
 
 def test_the_number_of_threads_may_change(done, inputs, config):
     assert run(inputs, done.root, config.with_values(["threads=2"]), progress=no_work) == done
+
+
+def test_the_number_of_threads_is_the_present_one_also_where_the_model_is_fitted(
+    done, inputs, config, monkeypatch
+):
+    used = []
+    monkeypatch.setattr(
+        "spatialgears.model.place",
+        lambda *args, workers, place=model.place, **rest: used.append(workers) or place(*args, **rest),
+    )
+    done.report.unlink()
+    run(inputs, done.root, config.with_values(["threads=3"]))
+    assert used == [3]
+
+
+def test_other_processes_rest_where_everything_is_done(inputs, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "spatialgears.run.agreed", lambda state: DONE
+    )  # without FITTED: the model was deleted
+    monkeypatch.setattr("spatialgears.run._trained", None)
+    assert _follow(RunFolder(tmp_path), inputs, config) == RunFolder(tmp_path)
+
+
+def test_too_many_processes_are_refused_before_the_folder_is_claimed(inputs, config, tmp_path):
+    with pytest.raises(ConfigError, match="processes cannot share"):
+        run(inputs, tmp_path / "out", config.with_values(["devices=99"]))
+    assert not (tmp_path / "out").exists()
 
 
 def test_inputs_may_move(done, inputs, config, small_files, tmp_path):

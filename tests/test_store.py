@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 from pathlib import Path
@@ -64,6 +65,28 @@ def test_files_are_not_overwritten_unasked(stored, tmp_path):
     other = StoredModel(Config(seed=4), stored.tensors, stored.genes, stored.meta)
     save_model(tmp_path / "m", other, overwrite=True)
     assert load_model(tmp_path / "m").config.seed == 4
+
+
+def test_a_full_disk_leaves_the_old_model(stored, tmp_path, monkeypatch):
+    save_model(tmp_path / "m", stored)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
+
+    def full(path, tensors):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("spatialgears.store.save_state", full)
+    other = StoredModel(Config(seed=4), stored.tensors, stored.genes, stored.meta)
+    with pytest.raises(RunError, match=r"No space left.*are as they were"):
+        save_model(tmp_path / "m", other, overwrite=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()} == before
+
+
+def test_what_a_killed_save_left_is_no_stranger_and_notes_stay(stored, tmp_path):
+    (tmp_path / ".weights.safetensors.abcd1234.safetensors").write_bytes(b"half")
+    save_model(tmp_path, stored)
+    (tmp_path / "notes.txt").write_text("mine")
+    save_model(tmp_path, stored, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, "notes.txt"}
 
 
 def test_strange_folders_and_files_are_never_overwritten(stored, tmp_path):

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from spatialgears.config import Config, Preset
 from spatialgears.cost import Cost, predict_cost
+from spatialgears.errors import ConfigError
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.validate import ValidInputs, input_names, validate_inputs
 from spatialgears.validate.sampling import judge_all, named, sample_cells
@@ -224,6 +225,21 @@ def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
     cells, raw = sparse.vstack(spots) if cells is None else cells, valid.kind == "counts"
     panel, _ = build_panel(spots, places, cells, genes=valid.genes, config=config.expression, raw=raw)
     return panel.morans_i
+
+
+def require_sets(config: Config, n_slides: int) -> None:
+    """Refuse more processes than there are minisets to share.
+
+    Raises
+    ------
+    ConfigError
+        If some would have nothing to train on.
+    """
+    if config.processes > (sets := config.geometry.sets(n_slides)):
+        raise ConfigError(
+            f"{config.processes} processes cannot share the {sets} sets of a training step.",
+            "Use fewer devices, or a larger geometry.batch_size and geometry.slide_batch.",
+        )
 
 
 def foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:

@@ -217,7 +217,7 @@ class GeometryConfig(_Stage):
     slide_steps: Annotated[int, Field(ge=0)] = Field(
         400,
         description="with several slides, steps of models that each miss one; they tell how long to train the others "
-        "(instead of steps), and feed the self-check; 0: none",
+        "(instead of steps, where crossfit trains several), and feed the self-check; 0: none",
     )
     slide_views: Annotated[int, Field(ge=0)] = Field(
         200,

@@ -16,7 +16,7 @@ from spatialgears.machine import usable_cores
 
 #: As in the modules of the stages, which are not imported here: torch comes with them.
 ENSEMBLE_DRAWS, MOST_SLIDES_CHECKED, MAX_VIEWS, BANK_BYTES, WORKING_VALUES = 12, 3, 48, 512 * 2**20, 4096
-MAX_PROFILES = 20_000
+MAX_PROFILES, DENSE_CELLS = 20_000, 4096
 
 #: Address space that is mapped, but not used, by threads and libraries loaded on the way.
 RESERVED = 5e8
@@ -148,6 +148,8 @@ def predict_cost(
     if a.mode == "patches":
         together = min(n_cells, a.patch_batch * a.patch_size)
     at_once = together * (c.pass_bytes + 8 * width_in) * min(cores, 1 + samples)
+    if g.inputs == "embedding":
+        at_once += c.view_bytes * min(n_cells, DENSE_CELLS) * n_genes
     step = elements * kept * c.activation_bytes if n_spots else 0.0
     encoder = c.profile_bytes * _profiles(n_spots, n_cells, config) * n_genes if n_spots else 0.0
     return Cost(seconds, int(c.base_bytes + data + max(step, at_once, encoder)))
@@ -193,7 +195,7 @@ def _training(
     if n_slides > 1 and g.slide_steps:
         others = n_slides / (n_slides - 1)
         least = min(g.slide_views * n_spots / elements, max(g.steps, g.slide_steps * others))
-        found = max(c.rehearsed_share * g.slide_steps * others, least)
+        found = max(c.rehearsed_share * g.slide_steps * others, least) if g.crossfit else g.steps
         steps = round(g.slide_steps * min(n_slides, MOST_SLIDES_CHECKED) + found * max(g.crossfit, 1))
     joint = denoiser if not g.refiner_steps else 0
     seconds = steps * (c.step_seconds + 3 * elements * (generator + joint + pairs) / speed)

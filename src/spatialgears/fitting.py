@@ -14,10 +14,9 @@ from scipy import sparse
 from torch import Tensor
 
 from spatialgears.assembly.confidence import Confidence
-from spatialgears.check import foreseen
+from spatialgears.check import foreseen, require_sets
 from spatialgears.config import Config
 from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
-from spatialgears.errors import ConfigError
 from spatialgears.examining import examine, set_reach
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.inputs import random_rows
@@ -32,6 +31,7 @@ from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.geometry.training import train_geometry
+from spatialgears.metrics.points import spot_pitch
 from spatialgears.progress import tell_odd
 from spatialgears.selfcheck import SelfCheck
 from spatialgears.store import StoredModel, flatten, part
@@ -46,6 +46,7 @@ MEAN_VIEWS, MEAN_VIEWS_OF = 8, 4000  # views averaged of a spot that cells are p
 NEAREST_OF = 10_000  # spots, as measured, among which cells find the nearest
 NOISE_CELLS = 2000  # cells that show how much generators differ
 FOOTPRINT = 5000  # spots per slide whose places are kept
+DENSE_CELLS = 4096  # cells with all their genes at once, where only their embedding is wanted
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +63,15 @@ class Slide:
         (a, f) a view of each anchor.
     frame
         The way from canonical coordinates back to the slide's own.
+    pitch
+        How far apart neighbours would be if these spots filled the tissue evenly.
     """
 
     coords: NDArray[np.float64]
     anchors: NDArray[np.int64]
     features: Tensor
     frame: Frame
+    pitch: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +119,7 @@ class Fitted:
                 f"slide{i}.features": slide.features,
                 f"slide{i}.centre": torch.from_numpy(np.asarray(slide.frame.centre)),
                 f"slide{i}.scale": torch.tensor(slide.frame.scale, dtype=torch.float64),
+                f"slide{i}.pitch": torch.tensor(slide.pitch, dtype=torch.float64),
             }
         if self.signal is not None:
             tensors["panel.signal"] = self.signal
@@ -157,7 +162,9 @@ class Fitted:
         for i in range(int(meta["slides"])):
             one = part(f"slide{i}", tensors)
             frame = Frame(one["centre"].numpy(), float(one["scale"]))
-            slides.append(Slide(one["coords"].numpy(), one["anchors"].numpy(), one["features"], frame))
+            coords = one["coords"].numpy()
+            pitch = float(one["pitch"]) if "pitch" in one else spot_pitch(coords)  # of an older version
+            slides.append(Slide(coords, one["anchors"].numpy(), one["features"], frame, pitch))
         confidence = part("confidence", tensors)
         remembered = {name: one.numpy() for name, one in part("inputs", tensors).items()}
         return cls(
@@ -226,9 +233,12 @@ class CellFeatures:
 
     @torch.no_grad()
     def _of_cells(self, rows: Any) -> Tensor:
-        fitted = self.fitted
+        fitted, rows = self.fitted, np.asarray(rows)
+        if self.config.geometry.inputs == "embedding" and len(rows) > DENSE_CELLS:
+            parts = np.array_split(rows, -(-len(rows) // DENSE_CELLS))
+            return torch.cat([self._of_cells(part) for part in parts])
         x, _ = cell_features(
-            self.counts[np.asarray(rows)],
+            self.counts[rows],
             self.panel,
             self.config.expression,
             standardiser=fitted.standardiser,
@@ -273,11 +283,7 @@ def fit_model(
     seed, raw = config.seed, inputs.kind == "counts"
     spots, places, cells = inputs.without_empty()
     assert cells is not None
-    if config.processes > (sets := config.geometry.sets(len(spots))):
-        raise ConfigError(
-            f"{config.processes} processes cannot share the {sets} sets of a training step.",
-            "Use fewer devices, or a larger geometry.batch_size and geometry.slide_batch.",
-        )
+    require_sets(config, len(spots))
     settings = config.expression
     if config.geometry.inputs == "embedding":
         settings = settings.model_copy(update={"n_genes": settings.encoder_genes})
@@ -390,5 +396,7 @@ def _keep_slides(
         chosen = np.sort(rng.permutation(len(coords))[:FOOTPRINT])
         anchors = np.sort(rng.permutation(len(chosen))[:ANCHORS])
         index = torch.from_numpy(starts[s] + chosen[anchors])
-        kept.append(Slide(coords[chosen], anchors, draw(index, torch_rng(seed, "anchors", s)), frame))
+        pitch = spot_pitch(coords) * np.sqrt(len(coords) / len(chosen))
+        features = draw(index, torch_rng(seed, "anchors", s))
+        kept.append(Slide(coords[chosen], anchors, features, frame, float(pitch)))
     return kept

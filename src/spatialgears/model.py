@@ -259,7 +259,7 @@ class GEARS:
         folder
             Made if it is not there.
         overwrite
-            Replace a model that is there; anything else in the folder is refused.
+            Replace a model that is there; other files beside it stay, and a folder without a model is refused.
 
         Returns
         -------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from spatialgears.config import AssemblyConfig, Config
 from spatialgears.engine import Clock, Progress, child_seed, numpy_rng, silent
 from spatialgears.fitting import CellFeatures, Fitted
 from spatialgears.geometry.ensemble import Ensemble, Mapper
-from spatialgears.metrics.points import lay_on, spot_pitch
+from spatialgears.metrics.points import lay_on
 from spatialgears.processes import rank_and_size
 from spatialgears.types import Features
 from spatialgears.words import number
@@ -79,7 +80,7 @@ def place(
         features = features.beside(torch.cat([slide.features for slide in fitted.slides]))
     locality = None  # the space of the locality graph: Z itself where the network sees nothing else
     if settings.mode == "patches" and config.geometry.inputs == "embedding":
-        locality = fitted.network.own(features[np.arange(len(features))]).numpy()
+        locality = np.concatenate([fitted.network.own(features[part]).numpy() for part in _parts(features)])
     network = Network(fitted.network, settings, steps=0 if settings.samples else settings.steps)
     refined = settings.steps and config.geometry.refiner != "none"  # otherwise there is nothing to draw from
     count = settings.samples if refined and counts.shape[0] <= settings.sample_cells else 0
@@ -153,8 +154,9 @@ def _laid(
         outside = outside | (np.asarray(abs(counts).sum(1)).ravel() == 0)
     with clock("spacing"):
         tissue, strength = slides_among_cells(fitted, features, coords, seed=seed), 0.0
+        pitches = [slide.pitch for slide in fitted.slides]
         if settings.spacing and n_cells >= max(settings.spacing_cells, FEW_CELLS):
-            even = footprint(tissue, FOOTPRINT, seed=seed)
+            even = footprint(tissue, FOOTPRINT, pitches=pitches, seed=seed)
             limit = None if fitted.confidence is None else radius50
             coords, strength = fill_footprint(
                 coords, even, strength=settings.spacing, limit=limit, reach=settings.spacing_reach, seed=seed
@@ -168,7 +170,7 @@ def _laid(
         status = f"{number(n_cells, 'cell')} placed beside {number(len(features) - n_cells, 'spot')} of the slides."
     diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": strength}
     if n_cells >= settings.spacing_cells:  # fewer do not fill a tissue
-        diagnostics["unfilled"] = unfilled(coords[:n_cells], tissue)
+        diagnostics["unfilled"] = unfilled(coords[:n_cells], tissue, pitches)
     diagnostics["profile"] = {**found.profile, **clock.seconds}
     turn = lay_on(coords - coords.mean(0), placed.coords)
     return {
@@ -193,10 +195,14 @@ def _confidence(
     measured = features.as_measured()  # as the spots were that radii are learnt from
     spread = fitted.network.spread(measured, seed=seed, each=each)
     radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
-    parts = np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
     own = fitted.network.own
-    outside = np.concatenate([fitted.confidence.outside(own(measured[part])) for part in parts])
+    outside = np.concatenate([fitted.confidence.outside(own(measured[part])) for part in _parts(features)])
     return radius50, radius90, outside
+
+
+def _parts(features: Features) -> list[NDArray[np.int64]]:
+    """The rows in blocks."""
+    return np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
 
 
 @torch.no_grad()
@@ -223,12 +229,14 @@ def slides_among_cells(
     return laid
 
 
-def unfilled(coords: NDArray[np.float64], slides: list[NDArray[np.float64]]) -> float:
-    """Share of the slides' spots with no cell nearer than twice what even filling would give."""
+def unfilled(
+    coords: NDArray[np.float64], slides: list[NDArray[np.float64]], pitches: Sequence[float]
+) -> float:
+    """Share of the slides' spots (n, 2), ``pitches`` apart, with no cell nearer than twice what even filling would give."""
     tree = KDTree(coords)
     shares = []
-    for spots in slides:
-        even = spot_pitch(spots) * np.sqrt(max(1.0, len(spots) / len(coords)))
+    for spots, pitch in zip(slides, pitches, strict=True):
+        even = pitch * np.sqrt(max(1.0, len(spots) / len(coords)))
         shares.append(float((tree.query(spots)[0] > 2 * even).mean()))
     return float(np.mean(shares))
 

@@ -52,7 +52,8 @@ class Reconstruction:
         (S, N, 2) float32: layouts drawn from the model, laid on ``coords``: what else is possible. They are not moved to
         fill the tissue, as the best guess is.
     slides
-        Per training slide (n, 2): where its spots lie among the cells.
+        Per training slide (n, 2): where its spots lie among the cells; those without counts are left out, and of more
+        than 5,000 a random 5,000 stand for all.
     obs_names
         (N,) names of the cells.
     status
@@ -191,9 +192,9 @@ class Reconstruction:
                 warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
                 adata = copied(adata)
         if not np.array_equal(adata.obsm.get("X_gears", ()), self.coords):
-            for room in (adata.obs, adata.obsm, adata.uns):  # results of other places
-                for key in [key for key in room if str(key).startswith(OF_PLACES)]:
-                    del room[key]
+            for room in ("obs", "obsm", "uns"):  # results of other places
+                for key in [key for key in getattr(adata, room) if str(key).startswith(OF_PLACES)]:
+                    del getattr(adata, room)[key]  # asked for anew: a view has become another object
         adata.obsm["X_gears"] = self.coords.copy()
         for key in [key for key in adata.obsm if key.startswith(SAMPLE)]:
             del adata.obsm[key]

@@ -74,9 +74,8 @@ def run(
     tell
         Called with a line for the user: what the inputs are, what the run will take, what is there already.
     """
-    from spatialgears.check import cost_of
+    from spatialgears.check import cost_of, require_sets
     from spatialgears.cost import require_memory
-    from spatialgears.model import GEARS
     from spatialgears.summary import require_plotly, require_types, write_report
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import judge_all, named, sample_cells
@@ -87,6 +86,7 @@ def run(
             tell(text)
 
     out = RunFolder(Path(folder).expanduser())
+    require_sets(config, len(inputs.st))
     join(config)
     if not is_first():
         return _follow(out, inputs, config)
@@ -131,7 +131,7 @@ def run(
                 f"when it is idle. If it is stopped, the same command goes on in {out.root}."
             )
         if fitted:
-            model = GEARS.load(out.model)
+            model = _loaded(out, config)
         else:
             model = _fit(slides, cells, out, inputs, config, progress)
             agreed(FITTED)
@@ -167,16 +167,24 @@ def run(
 
 def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
     """What processes other than the first do: their share of the work, and nothing else."""
-    from spatialgears.model import GEARS
-
     slides, cells = inputs.read()
     state = agreed(0)
+    if state & DONE:
+        return out
     if not state & FITTED:
         _trained(slides, cells, out, inputs, config)
         agreed(0)  # the first has saved what all place cells with
-    if not state & DONE:
-        GEARS.load(out.model).reconstruct(cells, normalised=inputs.normalised)
+    _loaded(out, config).reconstruct(cells, normalised=inputs.normalised)
     return out
+
+
+def _loaded(out: RunFolder, config: Config) -> GEARS:
+    """The run's model, with as many threads as are wanted now."""
+    from spatialgears.model import GEARS
+
+    model = GEARS.load(out.model)
+    model.config = model.config.model_copy(update={"threads": config.threads})
+    return model
 
 
 def _fit(

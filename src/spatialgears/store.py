@@ -7,6 +7,7 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from spatialgears._version import __version__
 from spatialgears.config import Config
-from spatialgears.engine import load_state, save_state, write_atomic
+from spatialgears.engine import atomic_path, load_state, remove_leftovers, save_state
 from spatialgears.errors import ConfigError, InputError, RunError
 
 FORMAT = 2
@@ -35,10 +36,11 @@ class StoredModel:
 
 
 def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = False) -> None:
-    """Write a model folder; ``meta.json`` comes last, so that a folder without it is not a model."""
+    """Write a model folder: all files beside those that are there, which they replace once all are complete."""
     folder = Path(folder).expanduser()
     if folder.is_file():
         raise InputError(f"{folder} is a file.", "Choose another folder.")
+    remove_leftovers(folder, FILES)
     if folder.exists() and any(folder.iterdir()):
         is_model = all((folder / name).exists() for name in FILES)
         if not overwrite:
@@ -50,14 +52,17 @@ def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = Fals
             raise InputError(
                 f"{folder} holds files that are not a model.", "Choose another folder; nothing was changed."
             )
-        (folder / "meta.json").unlink(missing_ok=True)
-    write_atomic(folder / "config.json", model.config.to_json())
-    write_atomic(folder / "genes.txt", "".join(f"{gene}\n" for gene in model.genes))
-    save_state(folder / "weights.safetensors", model.tensors)
-    digests = {name: _digest(folder / name) for name in FILES if name != "meta.json"}
-    meta = {"format": FORMAT, "versions": versions(), "files": digests, **model.meta}
-    text = json.dumps(meta, indent=1, default=float)
-    write_atomic(folder / "meta.json", sealed(text) + "\n")
+    with ExitStack() as complete:  # the first is put in its place last: without meta.json there is no model
+        new = {name: complete.enter_context(atomic_path(folder / name)) for name in reversed(FILES)}
+        new["config.json"].write_text(model.config.to_json(), encoding="utf-8")
+        new["genes.txt"].write_text(
+            "".join(f"{gene}\n" for gene in model.genes), encoding="utf-8", newline="\n"
+        )
+        save_state(new["weights.safetensors"], model.tensors)
+        digests = {name: _digest(path) for name, path in new.items() if name != "meta.json"}
+        meta = {"format": FORMAT, "versions": versions(), "files": digests, **model.meta}
+        text = json.dumps(meta, indent=1, default=float)
+        new["meta.json"].write_text(sealed(text) + "\n", encoding="utf-8")
 
 
 def load_model(folder: str | Path) -> StoredModel:

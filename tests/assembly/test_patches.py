@@ -46,6 +46,14 @@ def test_patches_are_a_connected_cover_of_different_cells(options):
     assert len(np.unique(patches.seeds)) == len(patches.cells) and (patches.seeds >= 0).all()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_every_cell_is_in_as_many_patches_as_an_edge_needs(seed):
+    """Cells that lack two patches must not get both in one walk."""
+    points = np.random.default_rng(seed).normal(size=(1500, 8))
+    patches = make(points, seed=seed, patch_context="local", patch_size=500, coverage=2.5)
+    assert patches.coverage.min() >= 2
+
+
 def test_local_patches_keep_to_their_island():
     rng = np.random.default_rng(1)
     points = np.vstack([rng.normal(size=(120, 3)), 1000 + rng.normal(size=(120, 3))])

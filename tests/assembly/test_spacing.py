@@ -30,23 +30,23 @@ def apart(one, two):
 
 
 def test_the_footprint_covers_the_tissue_and_nothing_else(grid):
-    points = footprint([grid], 5000, seed=0)
+    points = footprint([grid], 5000, pitches=[1], seed=0)
     assert points.shape == (5000, 2)
     assert (points >= grid.min(0) - 0.5).all() and (points <= grid.max(0) + 0.5).all()
     counts = np.bincount(KDTree(grid).query(points)[1], minlength=len(grid))
     assert counts.min() > 20 and counts.max() < 110  # about 52 for each spot
-    np.testing.assert_array_equal(points, footprint([grid], 5000, seed=0))
-    assert not np.array_equal(points, footprint([grid], 5000, seed=1))
+    np.testing.assert_array_equal(points, footprint([grid], 5000, pitches=[1], seed=0))
+    assert not np.array_equal(points, footprint([grid], 5000, pitches=[1], seed=1))
 
 
 def test_slides_have_equal_shares_of_the_footprint(grid):
-    points = footprint([grid, grid[:20] + 100], 4000, seed=0)
+    points = footprint([grid, grid[:20] + 100], 4000, pitches=[1, 1], seed=0)
     assert (points[:, 0] > 50).mean() == pytest.approx(0.5, abs=0.05)
 
 
 def test_strength_zero_changes_nothing(grid, crowded):
     _, coords = crowded
-    moved, gone = fill_footprint(coords, footprint([grid], 600, seed=0), strength=0.0, seed=0)
+    moved, gone = fill_footprint(coords, footprint([grid], 600, pitches=[1], seed=0), strength=0.0, seed=0)
     np.testing.assert_array_equal(moved, coords)
     assert gone == 0
 
@@ -55,7 +55,7 @@ def test_strength_zero_changes_nothing(grid, crowded):
 def test_cells_move_towards_the_footprint_and_keep_their_order(grid, crowded, n_target):
     even, coords = crowded
     before = coords.copy()
-    target = footprint([grid], n_target, seed=0)
+    target = footprint([grid], n_target, pitches=[1], seed=0)
     half, full = (fill_footprint(coords, target, strength=s, seed=0)[0] for s in (0.5, 1.0))
     np.testing.assert_array_equal(coords, before)
     assert apart(full, target) < 0.05 * apart(coords, target)
@@ -67,7 +67,9 @@ def test_cells_move_towards_the_footprint_and_keep_their_order(grid, crowded, n_
 def test_no_cell_moves_further_than_its_limit(grid, crowded):
     _, coords = crowded
     limit = np.linspace(0, 0.5, len(coords))
-    moved, gone = fill_footprint(coords, footprint([grid], 600, seed=0), strength=1.0, limit=limit, seed=0)
+    moved, gone = fill_footprint(
+        coords, footprint([grid], 600, pitches=[1], seed=0), strength=1.0, limit=limit, seed=0
+    )
     assert gone == 1
     length = np.linalg.norm(moved - coords, axis=1)
     assert (length <= limit + 1e-9).all() and length.max() > 0.3
@@ -75,7 +77,7 @@ def test_no_cell_moves_further_than_its_limit(grid, crowded):
 
 
 def test_a_layout_that_fills_the_tissue_stays(grid):
-    target = footprint([grid], 600, seed=0)
+    target = footprint([grid], 600, pitches=[1], seed=0)
     moved, _ = fill_footprint(target, target, strength=1.0, seed=0)
     np.testing.assert_allclose(moved, target, atol=1e-9)
 
@@ -87,7 +89,7 @@ def test_one_cell_and_equal_cells_are_finite(grid):
 
 def test_less_of_a_long_way_is_gone(grid, crowded):
     _, coords = crowded
-    target = footprint([grid], 600, seed=0)
+    target = footprint([grid], 600, pitches=[1], seed=0)
     whole, gone = fill_footprint(coords, target, strength=0.8, reach=1e3, seed=0)
     assert gone == 0.8
     moved, gone = fill_footprint(coords, target, strength=0.8, reach=0.5, seed=0)
@@ -103,7 +105,10 @@ def test_a_share_of_the_way_costs_its_square(grid):
     """Places seen with normal noise, and the mean of the places that each may be: a step adds its own square."""
     rng = np.random.default_rng(0)
     truth, noise = rng.uniform([-0.5, -0.5], [11.5, 7.5], size=(4000, 2)), 1.5
-    seen, target = truth + noise * rng.normal(size=truth.shape), footprint([grid], 20_000, seed=0)
+    seen, target = (
+        truth + noise * rng.normal(size=truth.shape),
+        footprint([grid], 20_000, pitches=[1], seed=0),
+    )
     weights = np.exp(-np.square(seen[:, None] - target[:2000]).sum(-1) / (2 * noise**2))  # (4000, 2000)
     guess = weights @ target[:2000] / weights.sum(1, keepdims=True)
     layouts = [fill_footprint(guess, target, strength=share, seed=0)[0] for share in (0.0, 0.5, 1.0)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spatialgears.engine import load_state, torch_rng
-from spatialgears.errors import ConfigError, RunError, TrainingError
+from spatialgears.errors import ConfigError, InputError, RunError, TrainingError
 from spatialgears.geometry import train_geometry
 from spatialgears.geometry.heldout import HeldOutScore
 from spatialgears.geometry.training import _Loop, _Minisets
@@ -214,3 +214,11 @@ def test_the_shares_of_two_processes_make_up_the_sets_of_one(tissue, tiny, pairs
         first.chunk(1 + pairs), second.chunk(1 + pairs), whole.chunk(1 + pairs), strict=True
     ):
         torch.testing.assert_close(torch.stack([one, two], 1).flatten(0, 1), both)
+
+
+def test_folds_too_small_for_the_refiner_are_refused_before_any_training(tissue, tiny):
+    config, steps = tiny(crossfit=20, refiner_steps=2), []
+    few = [slide[:19] for slide in tissue.slides]
+    with pytest.raises(InputError, match="use fewer folds"):
+        train_geometry(tissue.draw, few, 10, config=config, seed=1, progress=lambda *told: steps.append(told))
+    assert not steps

@@ -75,8 +75,13 @@ def sample_patches(graph: sparse.csr_matrix, config: AssemblyConfig, *, seed: in
     lacking = config.min_support - _count(rows, n_cells)
     if lacking.max() > 0:
         along = reverse_cuthill_mckee(graph, symmetric_mode=True)  # neighbours stand close to each other
-        left = np.concatenate([along[lacking[along] > again] for again in range(config.min_support)])
-        extra = _walks_from(graph, left, walked, seed=child_seed(seed, "left"))
+        extra = np.vstack(
+            [  # a level at a time: in one walk a cell counts once
+                _walks_from(graph, left, walked, seed=child_seed(seed, "left", again))
+                for again in range(config.min_support)
+                if len(left := along[lacking[along] > again])
+            ]
+        )
         rows = np.vstack([rows, _fill(anchors, extra, deck, size, stride=dealt - shared)])
     bridges = (
         _bridges(rows, n_cells, min(config.min_overlap, size // 2))

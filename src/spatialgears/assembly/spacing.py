@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spatialgears.engine import numpy_rng
-from spatialgears.metrics.points import spot_pitch
 
 ROUNDS = 60  # pairs of orthogonal directions; the layout has settled well before
 
 
-def footprint(slides: Sequence[NDArray[Any]], n_points: int, *, seed: int) -> NDArray[np.float64]:
+def footprint(
+    slides: Sequence[NDArray[Any]], n_points: int, *, pitches: Sequence[float], seed: int
+) -> NDArray[np.float64]:
     """``n_points`` spread evenly over the slides' tissue: random spots, each blurred over a square of one pitch."""
     rng = numpy_rng(seed, "footprint")
     share = np.bincount(rng.integers(len(slides), size=n_points), minlength=len(slides))
     parts = []
-    for spots, count in zip(slides, share, strict=True):
-        blur = (rng.random((count, 2)) - 0.5) * spot_pitch(spots)
+    for spots, pitch, count in zip(slides, pitches, share, strict=True):
+        blur = (rng.random((count, 2)) - 0.5) * pitch
         parts.append(spots[rng.integers(len(spots), size=count)] + blur)
     return np.concatenate(parts)
 

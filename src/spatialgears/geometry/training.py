@@ -147,16 +147,21 @@ def train_geometry(
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
     folds = slide_folds = None
+    fold, count = loop.fold(), geometry.crossfit
+    if two_phases:  # what the refiner learns from: spots that a generator has missed, or all
+        kept = [~heldout & (fold == i) for i in range(count)] if count else [~heldout]
+        unseen = [loop.sampler(keep) for keep in kept]
     with owned_rng():
         model = loop.new_model(n_features)
         if geometry.slide_steps and len(slides) > 1:
             slide_folds = loop.without_slides(n_features, ~heldout)
-        if geometry.crossfit:
-            folds = loop.crossfit(model, n_features, ~heldout)
+        if count:
+            folds = loop.crossfit(model, n_features, ~heldout, fold)
         else:
             loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
         if two_phases:
-            loop.run("refiner", "refiner", model, geometry.refiner_steps, loop.unseen(folds, ~heldout))
+            minisets = _Minisets(unseen, folds.models if folds else None)
+            loop.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
         metrics = {} if score is None else score(model)
     for one in (model, *(m for some in (folds, slide_folds) if some for m in some.models)):
         one.cpu()  # everything after training is done there
@@ -206,10 +211,14 @@ class _Loop:
     def sampler(self, keep: np.ndarray) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
-    def crossfit(self, first: GeometryModel, n_features: int, keep: np.ndarray) -> Folds:
-        """``first`` and others, each trained without another random part of the spots, and followed there."""
+    def fold(self) -> np.ndarray:
+        """(n_spots,) number of the random part that each spot belongs to."""
+        order = torch.randperm(len(self.coords), generator=torch_rng(self.seed, "folds")).numpy()
+        return order % max(self.config.geometry.crossfit, FOLDS)
+
+    def crossfit(self, first: GeometryModel, n_features: int, keep: np.ndarray, fold: np.ndarray) -> Folds:
+        """``first`` and others, each trained without another part of the spots, and followed there."""
         count = self.config.geometry.crossfit
-        fold = torch.randperm(len(keep), generator=torch_rng(self.seed, "folds")).numpy() % max(count, FOLDS)
         models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, count))]
         return self._missing("fold", models, fold, keep, self._rehearsed() or self.config.geometry.steps)
 
@@ -264,13 +273,6 @@ class _Loop:
             seen = _Minisets([self.sampler(keep & (fold != i))])
             self.run(f"{name}-{i}", "generator", model, steps, seen, score)
         return Folds(models, fold)
-
-    def unseen(self, folds: Folds | None, keep: np.ndarray) -> _Minisets:
-        """Minisets of each fold with the model that has not seen it; all spots when there are no folds."""
-        if folds is None:
-            return _Minisets([self.sampler(keep)])
-        count = len(folds.models)
-        return _Minisets([self.sampler(keep & (folds.fold == i)) for i in range(count)], folds.models)
 
     def batch(
         self, minisets: _Minisets, step: int, generator: torch.Generator, own: torch.Generator
