@@ -278,6 +278,20 @@ def test_simulated_files_do_not_replace_others(gears, tmp_path):
     assert (tmp_path / "sc.h5ad").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 
+def test_home_is_known_to_the_guard_as_to_the_writer(gears, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "sc.h5ad").write_text("mine")
+    code, _, err = gears("simulate", "--output=~", "--cells", 100)
+    assert code == 2 and "sc.h5ad already" in " ".join(err.split())
+
+
+def test_a_model_that_cannot_be_saved_is_not_fitted(gears, inputs, small_json, tmp_path, monkeypatch):
+    monkeypatch.setattr("spatialgears.model.fit_model", None)
+    (tmp_path / "file").write_text("")
+    code, _, err = gears("fit", *inputs, "--model", tmp_path / "file" / "m", "--config", small_json)
+    assert code == 2 and "Cannot write to" in " ".join(err.split()) and "--model" in err
+
+
 def test_the_column_of_cell_types_can_be_named(gears, inputs, small_json, small_tissue, tmp_path):
     cells = small_tissue.cells.copy()
     cells.obs["subclass"] = cells.obs.pop("cell_type")

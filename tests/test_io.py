@@ -330,7 +330,7 @@ def test_errors_say_what_is_there(tmp_path):
     with pytest.raises(InputError, match=r"c\.rds is in no format .*\.h5ad, \.zarr") as error:
         read(tmp_path / "c.rds")
     assert str(error.value).count(".zarr") == 1
-    with pytest.raises(InputError, match="found 0 lines"):
+    with pytest.raises(InputError, match="it begins with nothing"):
         read(tmp_path / "d.csv")
     with pytest.raises(InputError, match=r"holds b\.h5ad, c\.rds, d\.csv"):
         read(tmp_path)
@@ -378,6 +378,71 @@ def test_text_files_of_10x_that_are_not_gzipped(spots, tmp_path, prefix):
     (tmp_path / "m" / f"{prefix}barcodes.tsv").write_text("one\n")
     with pytest.raises(InputError, match="three files from one run"):
         read(tmp_path / "m")
+
+
+def test_10x_tables_of_any_form_are_read(spots, tmp_path):
+    """Cell Ranger 2 as GEO gzips it: genes.tsv.gz of two columns, beside a matrix that is perhaps not gzipped."""
+    write_mtx(tmp_path / "m", spots, zipped=False)
+    for name in ("genes.tsv", "barcodes.tsv"):
+        path = tmp_path / "m" / name
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    same(read(tmp_path / "m"), spots)
+    (tmp_path / "m" / "genes.tsv.gz").unlink()
+    with pytest.raises(InputError, match=r"expected features.tsv or .*genes.tsv.gz beside it"):
+        read(tmp_path / "m")
+    (tmp_path / "m" / "matrix.mtx").rename(tmp_path / "m" / "counts.mtx")
+    with pytest.raises(InputError, match=r"a name that ends in matrix.mtx"):
+        read(tmp_path / "m" / "counts.mtx")
+
+
+def test_text_with_gaps_is_written_as_categories_and_left_as_it_is(spots, tmp_path):
+    spots.obs["kind"] = ["a", np.nan, None] * 4
+    spots.obs["nullable"] = pd.array(["x", pd.NA] * 6, dtype="string")
+    spots.layers["counts"], spots.raw = spots.X.copy(), spots.copy()
+    before = spots.obs.dtypes.copy()
+    write_h5ad(spots, tmp_path / "a.h5ad")
+    found = ad.read_h5ad(tmp_path / "a.h5ad")
+    assert found.obs["kind"].tolist()[0] == "a" and found.obs["kind"].isna().sum() == 8
+    assert found.obs["nullable"].notna().sum() == 6 and found.raw.shape == found.layers["counts"].shape
+    assert (spots.obs.dtypes == before).all()
+    spots.obs["odd"] = [{"a": 1}] * 12
+    with pytest.raises(InputError, match="key 'odd'"):
+        write_h5ad(spots, tmp_path / "a.h5ad")
+
+
+@pytest.mark.parametrize(("index", "kept"), [("ensembl", "ensembl"), (None, "gene_ids")])
+def test_genes_by_another_column_keep_the_names_they_had(spots, tmp_path, index, kept):
+    spots.var = pd.DataFrame({"symbol": spots.var_names}, index=pd.Index(spots.var["gene_ids"], name=index))
+    spots.write_h5ad(tmp_path / "a.h5ad")
+    for backed in (False, True):
+        found = read(tmp_path / "a.h5ad", genes="symbol", backed=backed)
+        assert list(found.var_names) == list(spots.var["symbol"])
+        assert list(found.var[kept]) == list(spots.var_names)
+        assert set(found.var) == {"symbol", kept}
+
+
+def test_a_layer_keeps_the_graph_of_the_cells(spots, tmp_path):
+    spots.layers["counts"], spots.obsp["gears_connectivities"] = spots.X.copy(), sparse.eye(12, format="csr")
+    spots.write_h5ad(tmp_path / "a.h5ad")
+    assert "gears_connectivities" in read(tmp_path / "a.h5ad", layer="counts").obsp
+
+
+def test_words_and_gaps_among_coordinates_are_told_apart(spots, tmp_path):
+    spots.obs["px"] = spots.obs["px"].astype(str).replace(spots.obs["px"].astype(str).iloc[4], "off slide")
+    spots.write_h5ad(tmp_path / "a.h5ad")
+    with pytest.raises(InputError, match=r"must be numbers, found \['off slide', .* of AAAC4-1"):
+        read(tmp_path / "a.h5ad", coordinates=["px", "py"])
+    spots.obs["px"] = pd.array([None, *range(11)], dtype="Int64")
+    spots.write_h5ad(tmp_path / "a.h5ad")
+    with pytest.raises(InputError, match="1 of 12 spots have no coordinates"):
+        read(tmp_path / "a.h5ad", coordinates=["px", "py"])
+
+
+def test_a_table_parted_by_blanks_is_told(tmp_path):
+    (tmp_path / "a.txt").write_text("g1 g2\nc1 1 2\n")
+    with pytest.raises(InputError, match=r"parted by commas.* begins with g1 g2 / c1 1 2"):
+        read(tmp_path / "a.txt")
 
 
 def test_folder_with_two_samples_of_cell_ranger_asks_which(spots, tmp_path):

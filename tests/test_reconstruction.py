@@ -70,6 +70,15 @@ def test_results_of_other_places_go_also_from_a_view(placed, adata):
     assert "gears_domain" not in found.uns and "gears_domain" in whole.uns
 
 
+@pytest.mark.parametrize("name", ["p.tsv", "p.zarr", "p"])
+def test_only_known_endings_are_written(placed, adata, tmp_path, name):
+    with pytest.raises(InputError, match=r"ends in .h5ad or .csv, found"):
+        placed.write(adata, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    placed.write(adata, tmp_path / "P.CSV")
+    assert (tmp_path / "P.CSV").read_text().startswith("cell,x,y")
+
+
 def test_what_is_written_is_a_copy(placed, adata):
     placed.to_adata(adata)
     before = placed.coords.copy()

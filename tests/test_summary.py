@@ -189,6 +189,28 @@ def test_types_that_are_numbers_are_labels(small_model, small_result, small_tiss
     assert field["kind"] == "labels" and "gears_domain" not in found.obs
 
 
+def test_the_types_that_were_named_come_first(small_model, small_result, small_tissue):
+    cells = small_tissue.cells.copy()
+    cells.obs = pd.concat(
+        [
+            pd.DataFrame(np.random.default_rng(0).random((150, 20)), cells.obs_names).add_prefix("qc"),
+            cells.obs,
+        ],
+        axis=1,
+    )
+    cells.obs.insert(0, "sample", ["a", "b"] * 75)
+    found = report_content(small_model, small_result, cells, types="cell_type")
+    assert next(iter(found.obs)) == "cell_type"
+
+
+def test_one_type_has_no_markers(small_model, small_result, small_tissue):
+    cells = small_tissue.cells.copy()
+    cells.obs["sorted"] = "T cell"
+    found = report_content(small_model, small_result, cells, slides=small_tissue.slides, types="sorted")
+    (section,) = [one for one in found.sections if one.title == "Markers near their cells"]
+    assert "there is one type" in section.text and not section.png
+
+
 def test_every_analysis_is_a_section(content, small_model):
     sections = list(content().sections)
     assert [section.title for section in sections] == [

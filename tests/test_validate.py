@@ -203,6 +203,10 @@ def test_several_sections_in_one_slide_are_odd(slide):
     two.obs["Library_ID"] = ["a"] * 50 + ["b"] * 40
     (told,) = [text for text in validate_inputs(two).warnings if "Library_ID" in text]
     assert "slide 1: .obs['Library_ID'] names 2 parts (a, b)." in told
+    two.obs = two.obs.rename(columns={"Library_ID": "part"})
+    assert not any("names 2 parts" in text for text in validate_inputs(two).warnings)
+    two.uns["spatialdata_attrs"] = {"region": ["a", "b"], "region_key": "part"}
+    assert any(".obs['part'] names 2 parts" in text for text in validate_inputs(two).warnings)
     two.obs["Library_ID"] = ["a"] * 80 + ["b"] * 10  # too few spots to be a section
     assert not any("Library_ID" in text for text in validate_inputs(two).warnings)
 

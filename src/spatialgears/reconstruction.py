@@ -252,7 +252,11 @@ class Reconstruction:
         --------
         >>> rec.write(cells, "placed.h5ad")  # doctest: +SKIP
         """
-        if Path(path).suffix == ".csv":
+        if (suffix := Path(path).suffix.lower()) not in (".h5ad", ".csv"):
+            raise InputError(
+                f"Expected a name that ends in .h5ad or .csv, found {path}.", "Choose one of them."
+            )
+        if suffix == ".csv":
             columns = (self.obs_names, *self.coords.T, self.radius50, self.radius90, self.outside)
             table = pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
             write_atomic(path, table.to_csv(index=False))

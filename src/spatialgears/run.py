@@ -136,8 +136,8 @@ def run(
             model = _fit(slides, cells, out, inputs, config, progress)
             agreed(FITTED)
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
-        placed.write(cells, out.cells, source=inputs.sc)
         placed.write(cells, out.places)
+        placed.write(cells, out.cells, source=inputs.sc)
         try:
             require_plotly()
         except InputError as error:

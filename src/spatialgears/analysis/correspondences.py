@@ -160,7 +160,8 @@ def _shared(
     if cells_raw != spots_raw:
         counted, other = ("adata", "slide") if cells_raw else ("slide", "adata")
         raise InputError(
-            f"{counted} holds counts, {other} normalised values.", "Give counts in both (layer=)."
+            f"{counted} holds counts, {other} normalised values.",
+            f"Give counts in both: layer=, or, if {counted} has no such layer, {other} read with sg.read(path, layer=...).",
         )
     return (cells, cells_raw), spots, np.asarray(genes)
 

@@ -99,7 +99,8 @@ Transpose = Annotated[
     typer.Option(
         "--transpose",
         rich_help_panel=_INPUT,
-        help="Tables of counts have genes in rows. Needed only where names of spots or genes do not show it.",
+        help="Tables of counts have genes in rows. Needed only where no slide is given, or names of spots or genes do not "
+        "show it.",
     ),
 ]
 Normalised = Annotated[
@@ -189,13 +190,18 @@ def require_output(
             f"{out} is there already, and was not made by gears.", "Name another file, or move this one away."
         )
     require_new(out, overwrite=overwrite)
+    require_writable(target)
+
+
+def require_writable(target: Path, *, option: str = "-o") -> None:
+    """Refuse a path below which nothing can be written."""
     folder = next(parent for parent in target.parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise InputError(
-            f"Cannot write to {folder}: {error.strerror}.", "Name another file with -o."
+            f"Cannot write to {folder}: {error.strerror}.", f"Choose another place with {option}."
         ) from None
 
 

@@ -96,6 +96,7 @@ def demo(
 ) -> None:
     """Simulate a tissue, place its cells, score them against the truth and write a report, in about two minutes."""
     settings = options.load_config(preset if preset or config else "quick", config, assignments)
+    out = out.expanduser()
     if settings.processes > 1:
         raise InputError("The demo is one process.", "Use gears run --devices N on its files.")
     options.require_room()
@@ -154,9 +155,10 @@ def fit(
     settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
     options.require_room()
     options.check_paths([*st, sc])
-    options.require_apart(model, [*st, sc], option="--model", kind="folder")
+    model = options.require_apart(model, [*st, sc], option="--model", kind="folder")
     if model.is_file() or (model.exists() and any(model.iterdir())):
         raise InputError(f"{model} exists and is not empty.", "Choose another folder with --model.")
+    options.require_writable(model, option="--model")
     if launch.launched(settings):
         return
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)

@@ -26,6 +26,7 @@ def simulate(
     from spatialgears.datasets import simulate_tissue
     from spatialgears.io import write_h5ad
 
+    out = out.expanduser()
     names = [*(f"st_{i + 1}" for i in range(sections)), "sc", "truth"]
     if there := [name for name in names if (out / f"{name}.h5ad").exists()]:
         raise InputError(

@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.spatial import cKDTree
 
 from spatialgears.errors import InputError
-from spatialgears.validate.counts import to_csr
+from spatialgears.validate.counts import to_csr, values_of
 
 Layout = Literal["square", "hex"]
 
@@ -77,8 +77,9 @@ def pseudo_visium(
             f"No spot of the {grid} grid holds {min_cells} cells (the fullest holds {n_cells.max()}).",
             "Use a coarser grid, a larger spot_fraction or a smaller min_cells.",
         )
-    in_memory = sparse.issparse(cells.X) or isinstance(cells.X, np.ndarray)
-    counts = sparse.csr_matrix(cells.X if in_memory else to_csr(cells.X, np.arange(cells.n_vars)))
+    values, _ = values_of(cells, None, "cells")
+    in_memory = sparse.issparse(values) or isinstance(values, np.ndarray)
+    counts = sparse.csr_matrix(values if in_memory else to_csr(values, np.arange(cells.n_vars)))
     if counts.dtype.kind in "biu":  # sums of narrow integers would not fit
         counts = counts.astype(np.int64)
     return AnnData(

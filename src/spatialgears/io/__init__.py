@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+from pandas.api.types import infer_dtype
 
 from spatialgears.errors import InputError
 from spatialgears.io import stored
@@ -76,7 +78,8 @@ def read(
     Returns
     -------
     AnnData
-        Coordinates, where known, in ``.obsm["spatial"]``. Sparse matrices stay sparse.
+        Coordinates, where known, in ``.obsm["spatial"]``. Sparse matrices stay sparse. With ``layer``, the other layers,
+        ``.varm`` and ``.raw`` are left behind.
 
     Examples
     --------
@@ -110,7 +113,7 @@ def read(
                 f"{path}: .var has no column {genes!r}; it has {_listed(adata.var.columns)}.",
                 "Name one of these columns, or none to keep the names there are.",
             )
-        adata.var_names = adata.var[genes].astype(str).to_numpy()
+        adata.var = _renamed(adata.var, adata.var[genes].astype(str).to_numpy())
     if positions is not None:
         where = f"{coordinates} (for {path}; it names {_listed(positions.index, 3)})"
         _attach(adata, positions.reindex(adata.obs_names).to_numpy(), where)
@@ -148,12 +151,38 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
     >>> import spatialgears as sg
     >>> sg.io.write_h5ad(cells, "cells.h5ad")  # doctest: +SKIP
     """
+    from anndata import AnnData
+
     from spatialgears.engine import atomic_path
 
     with _repeated_names():
         whole = adata.to_memory() if stored.on_disk(adata) else adata
     with atomic_path(path) as temporary, _writing(path):
+        obs, var = plain_text(whole.obs), plain_text(whole.var)
+        if obs is not whole.obs or var is not whole.var:
+            raw = whole.raw and {
+                "X": whole.raw.X,
+                "var": plain_text(whole.raw.var),
+                "varm": dict(whole.raw.varm),
+            }
+            rooms = ("obsm", "varm", "obsp", "varp", "layers", "uns")
+            parts: dict[str, Any] = {room: dict(getattr(whole, room)) for room in rooms}
+            with _repeated_names():
+                whole = AnnData(whole.X, obs, var, raw=raw, **parts)
         whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
+
+
+def plain_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table, or a copy in which text with gaps, or of a type that ``.h5ad`` does not hold, is categories."""
+    found = frame
+    for name, column in frame.items():
+        gaps = column.dtype == object and column.isna().any()
+        if isinstance(column.dtype, pd.StringDtype) or (
+            gaps and infer_dtype(column, skipna=True) == "string"
+        ):
+            found = found.copy() if found is frame else found
+            found[name] = column.astype(object).astype("category")
+    return found
 
 
 @contextmanager
@@ -167,8 +196,10 @@ def _writing(path: str | Path) -> Iterator[None]:
         told = str(error)
         if number := re.search(r"errno ?= ?(\d+)", told):  # HDF5 tells of the disk in words
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        reason = told.splitlines()[0] if told else type(error).__name__
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ())[:1])
         raise InputError(
-            f"{path} could not be written as an .h5ad file: {told.splitlines()[0] if told else type(error).__name__}",
+            f"{path} could not be written as an .h5ad file: {reason}{where}",
             "Remove or convert the part of the AnnData that is named here.",
         ) from error
 
@@ -193,10 +224,10 @@ def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replaci
                     f"{source} holds {held:,} cells, and {added.n_obs:,} were placed.",
                     "Name the file they came from.",
                 )
-            write_elem(file, "obs", added.obs)
+            write_elem(file, "obs", plain_text(added.obs))
             var, names = read_elem(file["var"]), np.asarray(added.var_names, str)
             if any(np.array_equal(names, column.astype(str)) for _, column in var.items()):
-                write_elem(file, "var", var.set_axis(names))
+                write_elem(file, "var", plain_text(_renamed(var, names)))
             for room in ("obsm", "uns"):
                 for key in [key for key in file.get(room, ()) if key.startswith(replacing)]:
                     del file[room][key]
@@ -205,6 +236,17 @@ def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replaci
                     write_elem(file, room, {})
                 for key, value in getattr(added, room).items():
                     write_elem(file[room], key, value)
+
+
+def _renamed(var: pd.DataFrame, names: np.ndarray) -> pd.DataFrame:
+    """Genes by other names; those they had are a column, where none holds them yet."""
+    before, found = np.asarray(var.index, str), var.set_axis(names)
+    if not any(np.array_equal(before, column.astype(str)) for _, column in var.items()):
+        called = next(
+            name for name in (var.index.name, "gene_ids", "former_names") if name and name not in var
+        )
+        found[called] = before
+    return found
 
 
 def _in_memory(adata: AnnData) -> Iterator[Any]:
@@ -285,7 +327,9 @@ def _read_zarr(path: Path, table: str | None, *, backed: bool) -> AnnData:
         raise InputError(
             f"{path} is a SpatialData store with the tables {_listed(names)}; "
             + (f"there is none called {table!r}." if table else "expected exactly one."),
-            "Choose one: read(path, table=...).",
+            f"Choose one: read(path, table=...), or name it as a path: {path / room / names[0]}."
+            if names
+            else "Write it again with its tables.",
         )
     adata = _open_zarr(path / room / (table or names[0]), backed=backed)
     if "spatial" in adata.obsm or not adata.uns.get("spatialdata_attrs"):
@@ -303,17 +347,19 @@ def take_layer(adata: AnnData, layer: str | None, name: str) -> AnnData:
     values, var = values_of(adata, layer, name)
     if layer in (None, "X"):
         return adata
-    return AnnData(X=values, obs=adata.obs, var=var, obsm=dict(adata.obsm), uns=dict(adata.uns))
+    rooms = ("obsm", "obsp", "uns")
+    return AnnData(X=values, obs=adata.obs, var=var, **{room: dict(getattr(adata, room)) for room in rooms})
 
 
 def _attach(adata: AnnData, coords: np.ndarray, where: str) -> None:
-    try:
-        coords = coords.astype(np.float64)
-    except (TypeError, ValueError):
+    given = pd.DataFrame(coords)
+    coords = given.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    words = (np.isnan(coords) & given.notna().to_numpy()).any(axis=1)
+    if words.any():
         raise InputError(
-            f"{where}: coordinates must be numbers, found {coords[0]}.",
+            f"{where}: coordinates must be numbers, found {given[words].iloc[0].tolist()} of {adata.obs_names[words][0]}.",
             "Name columns of numbers, written with decimal points.",
-        ) from None
+        )
     missing = adata.obs_names[np.isnan(coords).any(axis=1)]
     if len(missing):
         raise InputError(
@@ -342,7 +388,7 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise InputError(
-            f"{path} is {kind}, and {error.name}, which reads it, is not installed.",
+            f"{path} is {kind}, and {error.name or 'a package'}, which reads it, is not installed.",
             "Run: pip install 'spatialgears[formats]'",
         ) from error
     except Exception as error:

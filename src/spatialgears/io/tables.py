@@ -36,8 +36,9 @@ def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnDa
     separator, lines = _head(path)
     if len(lines) < 2 or len(lines[1]) < 2:
         raise InputError(
-            f"{path}: expected a header and rows of a name and counts, found {len(lines)} lines.",
-            "Check the file.",
+            f"{path}: expected a header and rows of a name and counts, parted by commas, tabs or semicolons; it begins "
+            f"with {' / '.join(' '.join(line)[:40] for line in lines) or 'nothing'}.",
+            "Write it with one of these between the values.",
         )
     columns = lines[0][-(len(lines[1]) - 1) :]  # the header may lack the corner, as R writes it
     rows: list[str] = []

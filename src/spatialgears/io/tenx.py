@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,13 +45,34 @@ def read_cell_ranger(folder: Path) -> AnnData:
 
 def read_matrix_folder(folder: Path, *, matrix: Path | None = None) -> AnnData:
     """Matrix, features and barcodes, gene expression only."""
-    import scanpy
+    import pandas as pd
+    from anndata import AnnData
+    from scipy.io import mmread
 
     found = matrix or _only(_matrices(folder), folder)
-    prefix = found.name.split("matrix.mtx")[0]
-    if (folder / f"{prefix}features.tsv").is_file():  # not gzipped, as STARsolo writes it: scanpy wants .gz
-        return _read_plain(found, prefix)
-    return scanpy.read_10x_mtx(folder, make_unique=False, prefix=prefix or None)
+    prefix, known, _ = found.name.partition("matrix.mtx")
+    if not known:
+        raise InputError(
+            f"{found}: expected a name that ends in matrix.mtx or matrix.mtx.gz, so that the tables beside it are found.",
+            "Call it so, and the others features.tsv (or genes.tsv) and barcodes.tsv, all after the same beginning.",
+        )
+    features, barcodes = (
+        pd.read_csv(_beside(found, prefix, names), sep="\t", header=None, dtype=str, na_filter=False)
+        for names in (("features", "genes"), ("barcodes",))
+    )
+    counts = mmread(found).T.tocsr().astype("float32")
+    if counts.shape != (len(barcodes), len(features)):
+        raise InputError(
+            f"{found} holds {counts.shape[1]:,} features of {counts.shape[0]:,} barcodes, the tables beside it "
+            f"{len(features):,} and {len(barcodes):,}.",
+            "Take the three files from one run.",
+        )
+    names = dict(enumerate(["gene_ids", "symbol", "feature_types"]))
+    var = features.iloc[:, :3].rename(columns=names)
+    var.index = pd.Index(var.pop("symbol") if "symbol" in var else var["gene_ids"], name=None)
+    adata = AnnData(counts, obs=pd.DataFrame(index=barcodes[0].to_numpy()), var=var)
+    genes = var["feature_types"] == "Gene Expression" if "feature_types" in var else [True] * len(var)
+    return adata[:, genes].copy()
 
 
 def read_space_ranger(folder: Path) -> AnnData:
@@ -106,31 +128,15 @@ def _read_matrix(path: Path) -> AnnData:
     return read_matrix_folder(path) if path.is_dir() else scanpy.read_10x_h5(path)
 
 
-def _read_plain(matrix: Path, prefix: str) -> AnnData:
-    """Matrix, features and barcodes as text, gene expression only."""
-    import pandas as pd
-    from anndata import AnnData
-    from scipy.io import mmread
-
-    features, barcodes = (
-        pd.read_csv(
-            matrix.with_name(f"{prefix}{name}.tsv"), sep="\t", header=None, dtype=str, na_filter=False
-        )
-        for name in ("features", "barcodes")
+def _beside(matrix: Path, prefix: str, names: Sequence[str]) -> Path:
+    """The table of one of these names beside a matrix, gzipped or not."""
+    paths = [matrix.with_name(f"{prefix}{name}.tsv{end}") for name in names for end in ("", ".gz")]
+    if found := next((path for path in paths if path.is_file()), None):
+        return found
+    raise InputError(
+        f"{matrix}: expected {' or '.join(path.name for path in paths)} beside it, found none of them.",
+        "Copy it there, with the same beginning as the matrix.",
     )
-    counts = mmread(matrix).T.tocsr().astype("float32")
-    if counts.shape != (len(barcodes), len(features)):
-        raise InputError(
-            f"{matrix} holds {counts.shape[1]:,} features of {counts.shape[0]:,} barcodes, the tables beside it "
-            f"{len(features):,} and {len(barcodes):,}.",
-            "Take the three files from one run.",
-        )
-    names = dict(enumerate(["gene_ids", "symbol", "feature_types"]))
-    var = features.iloc[:, :3].rename(columns=names)
-    var.index = pd.Index(var.pop("symbol") if "symbol" in var else var["gene_ids"], name=None)
-    adata = AnnData(counts, obs=pd.DataFrame(index=barcodes[0].to_numpy()), var=var)
-    genes = var["feature_types"] == "Gene Expression" if "feature_types" in var else [True] * len(var)
-    return adata[:, genes].copy()
 
 
 def _matrix(root: Path, name: str) -> Path | None:

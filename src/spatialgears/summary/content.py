@@ -292,9 +292,9 @@ def _row(name: str, adata: AnnData, total: np.ndarray, what: str) -> dict[str, o
 
 
 def _columns(obs: pd.DataFrame, *, labels: str | None = None) -> dict[str, Any]:
-    """Columns worth colouring by: labels of few kinds, such as ``labels`` even of numbers, and numbers."""
+    """Columns worth colouring by: labels of few kinds, first of all ``labels``, even of numbers, and numbers."""
     chosen: dict[str, Any] = {}
-    for name, values in obs.items():
+    for name, values in sorted(obs.items(), key=lambda item: item[0] != labels):
         if str(name).startswith(OF_PLACES):  # of these places or of others
             continue
         number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)

@@ -169,6 +169,8 @@ def markers(subject: Subject) -> Section:
     """Genes that mark a type among the cells: whether they are higher on the slide near where its cells were placed."""
     labels = subject.types or ""
     types = lookup.labels(subject.cells, labels)
+    if types.remove_unused_categories().categories.size < 2:
+        raise InputError("A gene marks a type beside others, and there is one type.")
     slide = subject.slides[subject.cells.uns.get("reference", 0)]
     found: dict[str, analysis.MarkerEnrichment] = {}
     for name, columns in top_genes(lookup.log_expression(subject.cells), types).items():

@@ -19,7 +19,7 @@ SECTIONS = {
     f"{what}{end}"
     for what in ("slide", "section", "slice", "library", "sample", "batch")
     for end in ("", "_id", "_name")
-}
+} | {"orig.ident"}
 
 #: Columns known to hold coordinates, x first; tried in this order, whatever the case.
 PAIRS = (
@@ -163,8 +163,9 @@ def check_distinct(coords: np.ndarray, name: str) -> list[str]:
 
 def check_one_section(adata: AnnData, min_spots: int, name: str) -> list[str]:
     """Warn of a file whose ``.obs`` names several sections: distances between spots of two mean nothing."""
+    region = dict(adata.uns.get("spatialdata_attrs", {})).get("region_key")
     for column in adata.obs.columns:
-        if str(column).lower() not in SECTIONS:
+        if str(column).lower() not in SECTIONS and column != region:
             continue
         sizes = adata.obs[column].value_counts()
         sections = [str(section) for section in sizes.index[sizes >= min_spots]]
