@@ -71,10 +71,10 @@ def test_a_full_disk_leaves_the_old_model(stored, tmp_path, monkeypatch):
     save_model(tmp_path / "m", stored)
     before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
 
-    def full(path, tensors):
+    def full(tensors):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("spatialgears.store.save_state", full)
+    monkeypatch.setattr("spatialgears.store.packed_state", full)
     other = StoredModel(Config(seed=4), stored.tensors, stored.genes, stored.meta)
     with pytest.raises(RunError, match=r"No space left.*are as they were"):
         save_model(tmp_path / "m", other, overwrite=True)

@@ -221,9 +221,14 @@ def save_state(
     path: str | Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None = None
 ) -> None:
     """Write tensors and JSON-able ``meta`` as one safetensors file, atomically, with a checksum."""
+    write_atomic(path, packed_state(tensors, meta))
+
+
+def packed_state(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None = None) -> bytes:
+    """What :func:`save_state` writes."""
     flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     payload = save_tensors(flat, {"meta": json.dumps(meta or {})})
-    write_atomic(path, payload + zlib.crc32(payload).to_bytes(4, "little"))
+    return payload + zlib.crc32(payload).to_bytes(4, "little")
 
 
 def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spatialgears._version import __version__
 from spatialgears.config import Config
-from spatialgears.engine import atomic_path, load_state, remove_leftovers, save_state
+from spatialgears.engine import atomic_path, load_state, packed_state, remove_leftovers
 from spatialgears.errors import ConfigError, InputError, RunError
 
 FORMAT = 2
@@ -58,7 +58,7 @@ def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = Fals
         new["genes.txt"].write_text(
             "".join(f"{gene}\n" for gene in model.genes), encoding="utf-8", newline="\n"
         )
-        save_state(new["weights.safetensors"], model.tensors)
+        new["weights.safetensors"].write_bytes(packed_state(model.tensors))
         digests = {name: _digest(path) for name, path in new.items() if name != "meta.json"}
         meta = {"format": FORMAT, "versions": versions(), "files": digests, **model.meta}
         text = json.dumps(meta, indent=1, default=float)
