@@ -18,7 +18,7 @@ from scipy import sparse
 import spatialgears
 from spatialgears import words
 from spatialgears.cli import app as app_module
-from spatialgears.cli import main, output
+from spatialgears.cli import main, options, output
 from spatialgears.cli.options import load_config
 from spatialgears.errors import InputError, TrainingError
 from spatialgears.progress import ProgressView
@@ -309,3 +309,15 @@ def test_words_for_time_and_size():
     names = ["Pcp4", "Pcp2", "Mbp"]
     assert words.alike("PCP4", names) == ["Pcp4"] and words.alike("Pcp", names) == ["Pcp4", "Pcp2"]
     assert words.alike("xyz", names) == []
+
+
+def test_one_slide_of_two_may_have_places_of_its_own(small_tissue, tmp_path):
+    own, bare = small_tissue.slides[0], small_tissue.slides[1].copy()
+    table = pd.DataFrame(bare.obsm.pop("spatial"), index=bare.obs_names, columns=["x", "y"])
+    for name, adata in (("own", own), ("bare", bare)):
+        adata.write_h5ad(tmp_path / f"{name}.h5ad")
+    table.to_csv(tmp_path / "xy.csv")
+    st = [str(tmp_path / f"{name}.h5ad") for name in ("own", "bare")]
+    found = options.read_inputs(st, None, options.Reading(coordinates=["-", str(tmp_path / "xy.csv")])).slides
+    np.testing.assert_allclose(found[0].obsm["spatial"], own.obsm["spatial"])
+    np.testing.assert_allclose(found[1].obsm["spatial"], table)

@@ -76,7 +76,8 @@ Coordinates = Annotated[
         "--coordinates",
         metavar="TABLE|X,Y",
         rich_help_panel=_INPUT,
-        help="Table of barcode, x, y, or two columns of .obs (x,y); once for all slides or once per slide.",
+        help="Table of barcode, x, y, or two columns of .obs (x,y); once for all slides or once per slide "
+        "(- for one that has its own).",
     ),
 ]
 Types = Annotated[
@@ -329,7 +330,9 @@ def _short(paths: Sequence[str]) -> list[str]:
 
 
 def _places(text: str | None) -> str | list[str] | None:
-    """A file as it is; otherwise ``x,y`` as two columns."""
-    if text is None or is_there(text) or "," not in text:
+    """A file as it is; otherwise ``x,y`` as two columns. ``-`` says that a slide has places of its own."""
+    if text in (None, "-"):
+        return None
+    if is_there(text) or "," not in text:
         return text
     return [part.strip() for part in text.split(",")]
