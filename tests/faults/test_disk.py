@@ -103,7 +103,7 @@ def test_a_folder_that_may_not_be_written_to(code, small_model, tmp_path, monkey
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
-    with pytest.raises(RunError, match=rf"config.json could not be written: {os.strerror(code)}"):
+    with pytest.raises(RunError, match=rf"meta.json could not be written: {os.strerror(code)}"):
         small_model.save(tmp_path / "model")
     assert not any((tmp_path / "model").iterdir())
     record_property("faults injected", 1)
