@@ -151,9 +151,8 @@ def predict_cost(
     if g.inputs == "embedding":
         at_once += c.view_bytes * min(n_cells, DENSE_CELLS) * n_genes
     step = elements * kept * c.activation_bytes if n_spots else 0.0
-    step += (
-        4 * (generator + denoiser) * (6 * bool(n_spots) + members)
-    )  # weights, gradients, moments, mean, best; members
+    copies = members + (6 if n_spots else 0)  # while training: weights, gradients, two moments, mean, best
+    step += 4 * (generator + denoiser) * copies
     encoder = c.profile_bytes * _profiles(n_spots, n_cells, config) * n_genes if n_spots else 0.0
     return Cost(seconds, int(c.base_bytes + data + max(step, at_once, encoder)))
 

@@ -80,7 +80,7 @@ def place(
         features = features.beside(torch.cat([slide.features for slide in fitted.slides]))
     locality = None  # the space of the locality graph: Z itself where the network sees nothing else
     if settings.mode == "patches" and config.geometry.inputs == "embedding":
-        locality = np.concatenate([fitted.network.own(features[part]).numpy() for part in _parts(features)])
+        locality = fitted.network.own(features[np.arange(len(features))]).numpy()
     network = Network(fitted.network, settings, steps=0 if settings.samples else settings.steps)
     refined = settings.steps and config.geometry.refiner != "none"  # otherwise there is nothing to draw from
     count = settings.samples if refined and counts.shape[0] <= settings.sample_cells else 0
@@ -195,14 +195,10 @@ def _confidence(
     measured = features.as_measured()  # as the spots were that radii are learnt from
     spread = fitted.network.spread(measured, seed=seed, each=each)
     radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
+    parts = np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
     own = fitted.network.own
-    outside = np.concatenate([fitted.confidence.outside(own(measured[part])) for part in _parts(features)])
+    outside = np.concatenate([fitted.confidence.outside(own(measured[part])) for part in parts])
     return radius50, radius90, outside
-
-
-def _parts(features: Features) -> list[NDArray[np.int64]]:
-    """The rows in blocks."""
-    return np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
 
 
 @torch.no_grad()
