@@ -145,11 +145,14 @@ def _plain_kernels():
 
 
 @pytest.mark.usefixtures("_plain_kernels")
-def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, tiny, monkeypatch):
+@pytest.mark.parametrize(
+    "changes", [{"overlap_kl": 1.0, "local_scale": 1.0}, {"crossfit": 2, "refiner_steps": 2}]
+)
+def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, tiny, monkeypatch, changes):
     monkeypatch.setattr(
         "spatialgears.engine.bf16_works", lambda: True
     )  # with plain kernels it does everywhere
-    config = tiny(steps=2, overlap_kl=1.0, local_scale=1.0).with_values({"precision": "bf16-mixed"})
+    config = tiny(steps=2, **changes).with_values({"precision": "bf16-mixed"})
     fit = train(tissue, config)
     assert all(p.dtype == torch.float32 and torch.isfinite(p).all() for p in fit.model.parameters())
 

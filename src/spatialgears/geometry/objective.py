@@ -114,7 +114,8 @@ class Objective(nn.Module):
         base = model.generate(h, mask)
         with torch.autocast(base.device.type, enabled=False):
             if batch.base is not None:
-                base = batch.base @ procrustes(batch.base, base)
+                given = batch.base.float()  # Fabric hands everything on in the reduced precision
+                base = given @ procrustes(given, base)
             truth = _truth(batch, base.detach(), config)
             terms = {} if self.part == "refiner" else _generator_terms(base, truth, batch, config)
             if noise is None:

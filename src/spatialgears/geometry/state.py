@@ -79,8 +79,10 @@ class TrainingState:
 
 @torch.no_grad()
 def follow(average: torch.nn.Module, model: torch.nn.Module, decay: float) -> None:
-    """Move an exponential moving average of the weights towards the model; buffers are copied."""
-    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+    """Move an exponential moving average of the weights that are trained towards the model; buffers are copied."""
+    pairs = zip(average.parameters(), model.parameters(), strict=True)
+    old_weights, new_weights = zip(*(pair for pair in pairs if pair[1].requires_grad), strict=True)
+    torch._foreach_lerp_(old_weights, new_weights, 1 - decay)
     for old, new in zip(average.buffers(), model.buffers(), strict=True):
         old.copy_(new)
 
