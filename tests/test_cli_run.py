@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from spatialgears.cli import main
+from spatialgears.placing import place
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,21 @@ def test_the_report_refuses_slides_it_cannot_draw(gears, model, inputs, small_fi
     assert code == 2 and "genes shared by all inputs, found 0" in err
 
 
+def test_cells_are_placed_with_the_threads_of_this_machine(gears, model, small_files, tmp_path, monkeypatch):
+    """Not with those of the machine that the model was fitted on."""
+    used = []
+
+    def spy(*arguments, workers, **options):
+        used.append(workers)
+        return place(*arguments, workers=workers, **options)
+
+    monkeypatch.setattr("spatialgears.model.place", spy)
+    call = ["reconstruct", "-m", model, "--sc", small_files / "sc.h5ad", "-o", tmp_path / "c.csv"]
+    for count in (1, 3):
+        assert gears(*call, "--overwrite", "--set", f"threads={count}")[0] == 0
+    assert used == [1, 3]
+
+
 def test_fit_then_reconstruct_then_report(gears, inputs, small_json, small_files, tmp_path):
     code, out, _ = gears("fit", *inputs, "--model", tmp_path / "m", "--config", small_json)
     assert code == 0 and f"The model is in {tmp_path / 'm'}" in out and "Held-out" in out
@@ -141,7 +157,7 @@ def test_fit_then_reconstruct_then_report(gears, inputs, small_json, small_files
     code, out, _ = gears(*again, *patches)
     assert code == 0 and "patches" in out, out
     code, _, err = gears(*again, "--overwrite", "--set", "geometry.steps=3")
-    assert code == 2 and "fitted already" in err and "Set values of the assembly" in err
+    assert code == 2 and "fitted already" in err and "Set threads and values of the assembly" in err
     page = tmp_path / "r.html"
     code, out, _ = gears("report", "-m", tmp_path / "m", *inputs, "-o", page)
     assert "150 cells were placed" in out and "Held-out" in out and "Warnings\n  - Only 60 genes" in out

@@ -20,7 +20,6 @@ from spatialgears.progress import ProgressView
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from spatialgears.config import AssemblyConfig
     from spatialgears.model import GEARS
     from spatialgears.reconstruction import Reconstruction
     from spatialgears.run import RunFolder
@@ -206,7 +205,11 @@ def reconstruct(
     overwrite: options.Overwrite = False,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="assembly.KEY=VALUE", help="Set a value of the assembly; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="assembly.KEY=VALUE",
+            help="Set a value of the assembly, or threads=N; repeatable.",
+        ),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print the seconds each step took.")] = False,
     devices: launch.Devices = None,
@@ -230,15 +233,16 @@ def reconstruct(
 
     fitted = GEARS.load(model)
     config = fitted.config.with_values(assignments or [])
-    if config != fitted.config.model_copy(update={"assembly": config.assembly}):
+    fitted.config = fitted.config.model_copy(update={"threads": config.threads, "assembly": config.assembly})
+    if config != fitted.config:
         raise InputError(
             f"The model is fitted already; found --set {' --set '.join(assignments or [])}.",
-            "Set values of the assembly (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
+            "Set threads and values of the assembly (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
         )
     cells = read(
         sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=options.is_large(sc)
     )
-    placed = _place(fitted, cells, normalised=normalised, assembly=config.assembly)
+    placed = _place(fitted, cells, normalised=normalised)
     if not is_first():
         return
     placed.write(cells, out, source=sc)
@@ -330,11 +334,9 @@ def _followed(out: Path) -> Iterator[ProgressView]:
             raise
 
 
-def _place(
-    model: GEARS, cells: AnnData, *, normalised: bool, assembly: AssemblyConfig | None = None
-) -> Reconstruction:
+def _place(model: GEARS, cells: AnnData, *, normalised: bool) -> Reconstruction:
     with ProgressView() as progress:
-        return model.reconstruct(cells, normalised=normalised or None, assembly=assembly, progress=progress)
+        return model.reconstruct(cells, normalised=normalised or None, progress=progress)
 
 
 def _tell_checks(model: GEARS, warnings: list[str]) -> None:
