@@ -223,6 +223,10 @@ class GeometryConfig(_Stage):
         200,
         description="views of each spot, about, that the others are given (in at most steps) where these are no worse",
     )
+    views: Annotated[int, Field(ge=0)] = Field(
+        900,
+        description="views of each spot, about, after which a cross-fitted generator is done; 0: it takes all its steps",
+    )
     batch_size: Annotated[int, Field(ge=1, le=4096)] = Field(8, description="minisets of a step, at most")
     slide_batch: Annotated[int, Field(ge=1, le=4096)] = Field(
         4, description="minisets of a step for each slide, at most: of one slide alone few tell enough"
@@ -602,6 +606,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             "crossfit": 1,
             "slide_steps": 0,
             "slide_batch": 8,
+            "views": 0,
             "refiner_steps": 50,
         }
     },

@@ -193,7 +193,8 @@ def _training(
     generator, denoiser = _macs(_width(n_genes, config), config)
     size = _set_size(n_spots, config)
     elements, pairs = g.sets(n_slides) * size, 6 * size * config.supervision.dim
-    steps = g.steps * max(g.crossfit, 1)
+    enough = g.views * n_spots / elements if g.views and g.crossfit else g.steps
+    steps = round(min(g.steps, enough)) * max(g.crossfit, 1)
     if n_slides > 1 and g.slide_steps:
         others = n_slides / (n_slides - 1)
         least = min(g.slide_views * n_spots / elements, max(g.steps, g.slide_steps * others))

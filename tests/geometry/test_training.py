@@ -169,6 +169,14 @@ def test_cross_fitting_is_not_joint_training(tiny):
         tiny(crossfit=2, refiner_steps=0)
 
 
+@pytest.mark.parametrize(("views", "expected"), [(0, 20), (2, 7), (1000, 20)])
+def test_few_spots_are_not_shown_more_often_than_enough(tissue, tiny, views, expected):
+    """A step shows two sets of about 16 spots, of 110."""
+    config = tiny(refiner="none", crossfit=2, slide_steps=0, steps=20, views=views)
+    fit = train(tissue, config)
+    assert {len(fit.history[f"fold-{i}/loss"]) for i in range(2)} == {expected}
+
+
 @pytest.mark.parametrize(
     ("views", "last", "steps"), [(0, 0.5, 8), (10_000, 0.5, 12), (10_000, 0.7, 20), (0, 0.7, 8)]
 )

@@ -220,7 +220,13 @@ class _Loop:
         """``first`` and others, each trained without another part of the spots, and followed there."""
         count = self.config.geometry.crossfit
         models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, count))]
-        return self._missing("fold", models, fold, keep, self._rehearsed() or self.config.geometry.steps)
+        return self._missing("fold", models, fold, keep, self._rehearsed() or self._enough())
+
+    def _enough(self) -> int:
+        """Steps that show every spot ``views`` times, or all."""
+        g = self.config.geometry
+        needed = g.views * len(self.coords) / self._spots_per_step() if g.views else g.steps
+        return min(g.steps, max(1, round(needed)))
 
     def _rehearsed(self) -> int:
         """Steps that make as many passes over the spots as models needed that missed a slide; 0 without such.
