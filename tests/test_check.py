@@ -173,6 +173,12 @@ def test_cost_grows_with_everything_and_is_linear_in_cells():
     assert quick.seconds < base.seconds < paper.seconds
 
 
+def test_few_spots_cost_less_than_all_steps():
+    every = Config().with_values({"geometry.views": 0})
+    few, many = ([predict_cost(n, 10_000, 300, c).seconds for c in (Config(), every)] for n in (300, 3000))
+    assert few[0] < 0.8 * few[1] and many[0] == many[1]
+
+
 def test_cost_of_a_best_guess_that_is_refined_itself_in_every_patch():
     paper = Config.preset("paper")
     assert paper.assembly.samples == 0 and paper.assembly.mode == "patches"
