@@ -144,7 +144,7 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "cells as they are": ("expression.pull=0",),
     "every gene as it is": ("expression.signal=none",),
     "scaled to 10,000": ("expression.target_sum=10000",),
-    "length by held-out spots": ("geometry.slide_steps=0",),
+    "length by held-out spots": ("geometry.slide_steps=0", "geometry.views=0"),
     "length by missed slides alone": ("geometry.slide_views=0",),
     "eight sets on one slide": ("geometry.slide_batch=8", "geometry.views=0"),
     "all steps on few spots": ("geometry.views=0",),
