@@ -282,6 +282,9 @@ def test_coordinates_that_do_not_fit(spots, tmp_path):
     (tmp_path / "odd.csv").write_text("name,a,b,c\nAAAC0-1,1,2,3\n")
     with pytest.raises(InputError, match="found a, b, c"):
         read(tmp_path / "c.csv", coordinates=tmp_path / "odd.csv")
+    (tmp_path / "array.csv").write_text("name,array_row,array_col\nAAAC0-1,1,2\n")  # hexagons: not x and y
+    with pytest.raises(InputError, match="found array_row, array_col"):
+        read(tmp_path / "c.csv", coordinates=tmp_path / "array.csv")
     (tmp_path / "twice.csv").write_text("name,x,y\nAAAC0-1,1,2\nAAAC0-1,1,2\n")
     with pytest.raises(InputError, match="occur twice"):
         read(tmp_path / "c.csv", coordinates=tmp_path / "twice.csv")

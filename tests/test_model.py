@@ -271,6 +271,17 @@ def test_what_the_fit_said_of_its_cells_is_not_said_twice(small_config, small_ti
         assert sum("Genes that go together" in one for one in placed.warnings) == 1
 
 
+def test_what_the_fit_said_of_its_cells_is_not_said_of_others(small_model, small_tissue, monkeypatch):
+    said = ["the cells: 3 of 150 have no counts"]
+    monkeypatch.setattr(GEARS, "warnings_", property(lambda self: said))
+    own, later = (
+        small_model.reconstruct(cells).warnings
+        for cells in (small_tissue.cells, small_tissue.cells[:120].copy())
+    )
+    assert said[0] in own and said[0] not in later
+    assert f"When the model was fitted: {said[0]}" in later
+
+
 def test_spots_of_the_slides_given_as_later_cells_are_told(small_model, small_tissue):
     (told,) = (one for one in small_model.reconstruct(small_tissue.slides[0]).warnings if "own spots" in one)
     assert told.startswith("the cells: 100% of them have exactly the values of spots of the model's slides")

@@ -146,6 +146,9 @@ def test_a_source_of_other_cells_is_refused(placed, adata, tmp_path):
     adata[:30].copy().write_h5ad(tmp_path / "few.h5ad")
     with pytest.raises(InputError, match=r"few\.h5ad holds 30 cells, and 40 were placed"):
         placed.write(adata, tmp_path / "out.h5ad", source=tmp_path / "few.h5ad")
+    adata[::-1].copy().write_h5ad(tmp_path / "turned.h5ad")
+    with pytest.raises(InputError, match=r"turned\.h5ad holds these cells in another order"):
+        placed.write(adata, tmp_path / "out.h5ad", source=tmp_path / "turned.h5ad")
     assert not (tmp_path / "out.h5ad").exists()
 
 

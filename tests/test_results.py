@@ -71,6 +71,30 @@ def test_radii_are_those_measured(rows):
         assert figures == [f"{100 * means[0]:.0f}%", f"{100 * means[1]:.0f}%", f"{means[2]:.1f}"], task
 
 
+@pytest.mark.parametrize(
+    ("page", "words", "tasks"),
+    [
+        (
+            DOCS.parent / "README.md",
+            r"true place of (\d+)% of the cells at a nominal 50%[^.]*? of (\d+)% at a nominal 90%",
+            [("Mouse Atlas", "cover50"), ("Mouse Atlas", "cover90")],
+        ),
+        (
+            DOCS / "trust.md",
+            r"the 90% radius held\s+(\d+)% and (\d+)%, of simulated cells of another individual (\d+)%",
+            [
+                (task, "cover90")
+                for task in ("STARmap BZ5 → BZ9", "STARmap BZ9 → BZ5", "simulated, other individual")
+            ],
+        ),
+    ],
+)
+def test_radii_in_words_are_those_measured(rows, page, words, tasks):
+    found = re.search(words, page.read_text(encoding="utf-8"))
+    means = [np.mean([row["metrics"][name] for row in rows[task, "GEARS default"]]) for task, name in tasks]
+    assert found is not None and list(found.groups()) == [f"{100 * mean:.0f}" for mean in means]
+
+
 def test_where_ours_stands_is_told_by_the_rows(rows):
     everything = sorted(
         (row for group in rows.values() for row in group), key=lambda row: (row["protocol"], row["task"])

@@ -91,6 +91,7 @@ def test_slides_of_one_name_are_told_apart():
     assert slide_titles(["a/st_1.h5ad", "b/st_2.h5ad"]) == ["st_1", "st_2"]
     assert slide_titles(["p1/outs", "p2/outs"]) == ["p1/outs", "p2/outs"]
     assert slide_titles(["x/p1/outs", "y/p1/outs"]) == ["1: outs", "2: outs"]
+    assert slide_titles(["data/E9.5", "E10.5.h5ad", "a.csv.gz"]) == ["E9.5", "E10.5", "a"]
 
 
 def test_columns_that_cells_and_slides_have_are_shown_on_both(content, small_tissue, monkeypatch):
@@ -128,6 +129,7 @@ def test_columns_worth_colouring_by(small_model, small_result, small_tissue, tmp
     found = report_content(small_model, small_result, cells).obs
     assert {"number", "flag", "cluster", "cell_type"} <= set(found) and MOST_CATEGORIES < 150
     assert not {"one kind", "barcode"} & set(found) and len(found) == SHOWN_COLUMNS + 1
+    assert found["flag"].dtype == bool  # the map does not begin with it
     path = tmp_path / "r.html"
     write_report(path, small_model, small_result, cells=cells, names=["data/liver.h5ad"])
     before = path.read_text()

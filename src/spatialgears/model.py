@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:
-    """All that is odd about the inputs, the model and the places, in words."""
+def warnings_of(model: GEARS, placed: Reconstruction, *, later: bool = False) -> list[str]:
+    """All that is odd about the inputs, the model and the places, in words; ``later`` cells are not those of the fit."""
     found = selfcheck.warnings(
         model.checks_,
         morans_i=model.panel_.morans_i,
@@ -44,7 +44,8 @@ def warnings_of(model: GEARS, placed: Reconstruction) -> list[str]:
         spaced=placed.diagnostics.get("spacing", model.config.assembly.spacing) > 0,
         radius90=placed.radius90,
     )
-    return list(dict.fromkeys([*model.warnings_, *found]))
+    fitted = [f"When the model was fitted: {text}" if later else text for text in model.warnings_]
+    return list(dict.fromkeys([*fitted, *found]))
 
 
 class GEARS:
@@ -206,10 +207,11 @@ class GEARS:
         )
         config = self.config.model_copy(update={"assembly": assembly}) if assembly else self.config
         require_memory(predict_cost(0, counts.shape[0], counts.shape[1], config, stored=counts.nnz))
-        odd = []
+        odd, later = [], False
         if fitted.remembered is not None:
             rows = sample_cells(cells, seed=self.config.seed)
             some = counts if rows is None else counts[rows]
+            later = not fitted.remembered.are_of_the_fit(some)
             odd = fitted.remembered.odd(some, config, missing=missing, raw=fitted.raw, notes=notes)
         with threads(config.threads) as workers, threads(1), shown(progress) as told:
             tell_odd(told, odd)
@@ -219,7 +221,7 @@ class GEARS:
             self_check=[one.sentence for one in self.checks_],
             **placed,
         )
-        return replace(found, warnings=list(dict.fromkeys([*odd, *warnings_of(self, found)])))
+        return replace(found, warnings=list(dict.fromkeys([*odd, *warnings_of(self, found, later=later)])))
 
     @property
     def panel_(self) -> Panel:

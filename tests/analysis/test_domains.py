@@ -68,6 +68,21 @@ def test_same_seed_same_domains_and_a_copy_leaves_the_input(planted):
     assert planted.obs.equals(before.obs) and not planted.uns
 
 
+def test_noise_of_domains_that_were_does_not_stay(planted):
+    sg.tl.spatial_domains(planted, n_shuffles=20)
+    assert "gears_domain_noise" in planted.obs
+    sg.tl.spatial_domains(planted, n_shuffles=0)
+    assert "gears_domain_noise" not in planted.obs
+
+
+def test_clusters_of_another_tool_are_not_written_over(planted):
+    planted.obs["leiden"], planted.uns["leiden"] = "0", {"params": {"resolution": 1}}
+    with pytest.raises(InputError, match="is there already, and is not of domains"):
+        sg.tl.spatial_domains(planted, key_added="leiden", n_shuffles=0)
+    for _ in range(2):
+        sg.tl.spatial_domains(planted, key_added="mine", n_shuffles=0)
+
+
 def test_result_can_be_written(planted, tmp_path):
     sg.tl.spatial_domains(planted, labels="cell_type")
     planted.write_h5ad(tmp_path / "cells.h5ad")

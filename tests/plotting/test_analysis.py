@@ -59,8 +59,11 @@ def test_markers_show_near_and_other_with_their_p(found):
     assert [text.get_text() for text in ax.get_xticklabels()] == ["BST2", "$odd"]
     assert ax.texts[0].get_text() == "P = 0.0001\nlog2 FC 0.61"
     assert p_value(4e-49) == "< 1e-16" and p_value(0.0312) == "= 0.03"
+    assert [text.get_text() for text in sg.pl.marker_enrichment(found, genes="BST2").get_xticklabels()] == [
+        "BST2"
+    ]
     with pytest.raises(InputError, match="'NRP1' was not tested"):
-        sg.pl.marker_enrichment(found, genes=["NRP1"])
+        sg.pl.marker_enrichment(found, genes="NRP1")
 
 
 def test_smoothed_gene(adata):

@@ -41,6 +41,13 @@ def test_every_cell_is_drawn_at_its_place_whatever_their_number(make_adata, n, c
     assert all(part.get_rasterized() for part in ax.collections) == (n >= 1000)
 
 
+def test_places_of_a_slide_are_in_its_own_units(make_adata):
+    adata = make_adata(30)
+    for basis in ("spatial", "X_gears_slide"):
+        adata.obsm[basis] = 100 * adata.obsm["X_gears"]
+        assert sg.pl.reconstruction(adata, basis=basis).get_xlabel() == "x (units of the slide)"
+
+
 def test_points_shrink_as_cells_grow(make_adata):
     sizes = [sg.pl.reconstruction(make_adata(n)).collections[0].get_sizes()[0] for n in (3, 300, 30_000)]
     assert sizes[0] > sizes[1] > 10 * sizes[2]
@@ -129,7 +136,7 @@ def test_truth_beside_a_turned_prediction_is_the_same_picture_moved():
     shift = right - left
     np.testing.assert_allclose(shift, np.broadcast_to(shift[0], shift.shape), atol=1e-9)
     assert shift[0, 0] > np.ptp(left[:, 0]) and abs(shift[0, 1]) < 1e-9
-    assert [text.get_text() for text in ax.texts] == ["truth", "prediction", "RMS radius of the slide"]
+    assert [text.get_text() for text in ax.texts] == ["truth", "prediction", "RMS radius of the truth"]
 
 
 def test_truth_vs_prediction_takes_the_colours_of_the_cells(adata):

@@ -54,8 +54,9 @@ def test_curves_without_steps_share_the_range():
 
 def test_chosen_and_unknown_curves():
     history = {"epoch": [1, 2], "loss": [1, 2], "lr": [1, 2], "empty": []}
-    ax = sg.pl.training_curves(history, keys=["lr"])
-    assert len(ax.get_lines()) == 1 and ax.get_xlabel() == "epoch"
+    for keys in (["lr"], "lr"):
+        ax = sg.pl.training_curves(history, keys=keys)
+        assert len(ax.get_lines()) == 1 and ax.get_xlabel() == "epoch"
     with pytest.raises(InputError, match="no nca"):
         sg.pl.training_curves(history, keys=["nca"])
     with pytest.raises(InputError, match="no curves"):

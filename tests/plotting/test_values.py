@@ -20,6 +20,18 @@ def test_gene_is_the_same_sparse_and_dense_and_from_a_layer(adata):
     assert (label, layer_label) == ("Mbp (X)", "Mbp (scaled)")
 
 
+def test_truth_is_matched_by_the_names_of_cells(adata):
+    truth = adata.copy()
+    truth.obsm["spatial"] = np.arange(2.0 * adata.n_obs).reshape(-1, 2)
+    expected = pair(adata, truth)[1]
+    np.testing.assert_array_equal(expected, truth.obsm["spatial"])
+    np.testing.assert_array_equal(pair(adata, truth[::-1])[1], expected)
+    named = SimpleNamespace(coords=adata.obsm["X_gears"], obs_names=np.asarray(adata.obs_names))
+    np.testing.assert_array_equal(pair(named, truth[::-1])[1], expected)
+    truth.obs_names = [f"other {i}" for i in range(truth.n_obs)]
+    np.testing.assert_array_equal(pair(adata, truth)[1], expected)
+
+
 def test_short_names_find_what_the_reconstruction_wrote(adata):
     values, label = color_values(adata, "uncertainty")
     assert values is adata.obs["gears_uncertainty"] or values.equals(adata.obs["gears_uncertainty"])

@@ -115,7 +115,8 @@ def spatial_domains(
             f"n_neighbors must be at least 1, resolution positive and n_shuffles not negative; found {n_neighbors}, "
             f"{resolution} and {n_shuffles}."
         )
-    if key_added in adata.obs and key_added not in adata.uns and not key_added.startswith("gears_"):
+    ours = "table" in adata.uns.get(key_added, ()) or key_added.startswith("gears_")
+    if key_added in adata.obs and not ours:
         raise InputError(
             f"obs[{key_added!r}] is there already, and is not of domains.", "Choose another key_added."
         )
@@ -136,6 +137,8 @@ def spatial_domains(
     adata.obs[key_added] = pd.Categorical.from_codes(codes, table.index)
     if embedding is not None:
         adata.obs[f"{key_added}_noise"] = np.append(table["noise"], False)[codes]  # the last is for no domain
+    elif f"{key_added}_noise" in adata.obs:  # of domains that were
+        del adata.obs[f"{key_added}_noise"]
     params = {"n_neighbors": n_neighbors, "resolution": resolution, "n_shuffles": n_shuffles, "basis": basis}
     params |= {"labels": labels or "", "seed": seed, "n_outside": int((~kept).sum())}
     adata.uns[key_added] = {"table": table, "params": params}

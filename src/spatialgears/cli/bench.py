@@ -247,12 +247,12 @@ def _own_tasks(
     """The user's files under one of the protocols."""
     from spatialgears.bench import protocols
     from spatialgears.io import read
-    from spatialgears.validate import slide_titles
+    from spatialgears.validate import slide_titles, title_of
 
     slides = dict(zip(slide_titles(st), map(read, st), strict=True))
     cells = read(sc) if sc else None
     if protocol == "pseudo-visium" and cells is not None:
-        return lambda _: protocols.pseudo_visium(cells, name=Path(str(sc)).stem, types=types)
+        return lambda _: protocols.pseudo_visium(cells, name=title_of(str(sc)), types=types)
     if protocol == "leave-section-out" and len(slides) > 1:
         return lambda _: protocols.leave_section_out(slides)
     if protocol == "unpaired" and slides and cells is not None:

@@ -219,10 +219,16 @@ def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replaci
     with atomic_path(path) as temporary, _writing(path):
         stored.copy_as_h5ad(Path(source), temporary)
         with h5py.File(temporary, "r+") as file:
-            if (held := len(read_elem(file["obs"]))) != added.n_obs:
+            held = read_elem(file["obs"]).index.astype(str)
+            if len(held) != added.n_obs:
                 raise InputError(
-                    f"{source} holds {held:,} cells, and {added.n_obs:,} were placed.",
+                    f"{source} holds {len(held):,} cells, and {added.n_obs:,} were placed.",
                     "Name the file they came from.",
+                )
+            if not held.equals(added.obs_names) and set(held) == set(added.obs_names):
+                raise InputError(
+                    f"{source} holds these cells in another order.",
+                    "Write the cells themselves, without source=, or place them in the order of the file.",
                 )
             write_elem(file, "obs", plain_text(added.obs))
             var, names = read_elem(file["var"]), np.asarray(added.var_names, str)

@@ -114,7 +114,7 @@ def _head(path: Path) -> tuple[str, list[list[str]]]:
 def _xy(frame: pd.DataFrame, path: Path) -> list[str]:
     if pair := named_pair(frame):
         return pair
-    numeric = list(frame.select_dtypes("number").columns)
+    numeric = [name for name in frame.select_dtypes("number") if name not in POSITIONS]
     if len(numeric) != 2:
         raise InputError(
             f"{path}: expected a column of names, then x and y; found {', '.join(map(str, frame.columns))}.",

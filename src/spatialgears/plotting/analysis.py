@@ -212,6 +212,7 @@ def marker_enrichment(
         )
     if genes is None:
         genes = list(found.table["effect"].abs().nlargest(8).index)
+    genes = [genes] if isinstance(genes, str) else list(genes)
     missing = [gene for gene in genes if gene not in found.table.index]
     if missing:
         raise InputError(f"{missing[0]!r} was not tested; tested were {', '.join(found.table.index[:12])}.")

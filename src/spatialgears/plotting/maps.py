@@ -56,7 +56,7 @@ def reconstruction(
     Returns
     -------
     Axes
-        With equal aspect and both axes in units of the RMS radius of the slide.
+        With equal aspect and both axes in units of the RMS radius of the slide, or of the slide itself for its own places.
 
     Examples
     --------
@@ -73,7 +73,8 @@ def reconstruction(
     values, label = color_values(data, color, layer=layer)
     ax = canvas.axes_or_new(ax, **figure_size(coords, MAP_WIDTH, values, legend))
     canvas.points(ax, coords, values, label=label, size=size, cmap=cmap, legend=legend)
-    canvas.map_axes(ax, title=title)
+    own = not hasattr(data, "obsm") or (basis.startswith("X_gears") and basis != "X_gears_slide")
+    canvas.map_axes(ax, title=title, unit=UNIT if own else "units of the slide")
     return ax
 
 
@@ -241,7 +242,7 @@ def _scale_bar(ax: Axes, length: float = 1.0) -> None:
     (low, _), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     y = bottom - 0.03 * (top - bottom)
     ax.plot([low, low + length], [y, y], color="black", linewidth=2, solid_capstyle="butt")
-    ax.text(low, y - 0.03 * (top - bottom), UNIT, ha="left", va="top", fontsize="small")
+    ax.text(low, y - 0.03 * (top - bottom), "RMS radius of the truth", ha="left", va="top", fontsize="small")
 
 
 def _two_columns(embedding: Any) -> np.ndarray:

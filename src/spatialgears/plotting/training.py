@@ -63,6 +63,7 @@ def training_curves(
     ('log', 1)
     """
     history = history if isinstance(history, Mapping) else history.history_
+    keys = [keys] if isinstance(keys, str) else keys
     parts = phases(history, keys)
     found = {curve.name for curves in parts.values() for curve in curves}
     if not found or set(keys or ()) - found:

@@ -44,13 +44,20 @@ def coordinates(data: Any, basis: str = "X_gears") -> np.ndarray:
 
 
 def pair(coords: Any, truth: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Predicted and true places (``obsm["spatial"]`` of an AnnData) of the same cells, each (n, 2)."""
+    """Predicted and true places (``obsm["spatial"]`` of an AnnData) of the same cells, each (n, 2).
+
+    Cells that both name are matched by their names, as :func:`color_values` does; otherwise by order.
+    """
     predicted, true = coordinates(coords), coordinates(truth, "spatial")
     if len(predicted) != len(true):
         raise InputError(
             f"There are {len(predicted)} predicted places and {len(true)} true ones.",
             "Give the same cells, in the same order.",
         )
+    if hasattr(coords, "obs_names") and hasattr(truth, "obs_names"):
+        names, others = pd.Index(coords.obs_names), pd.Index(truth.obs_names)
+        if not names.equals(others) and others.is_unique and set(names) == set(others):
+            true = true[others.get_indexer(names)]
     return predicted, true
 
 

@@ -25,7 +25,7 @@ from spatialgears.store import versions
 from spatialgears.summary import findings
 from spatialgears.summary.profiles import seen_profiles
 from spatialgears.summary.subject import Subject, require_types, subject_of
-from spatialgears.validate import input_names, slide_titles
+from spatialgears.validate import input_names, slide_titles, title_of
 from spatialgears.validate.counts import row_totals, to_csr
 from spatialgears.words import number
 
@@ -162,7 +162,7 @@ def report_content(
     """
     genes = [gene for gene in model.panel_.genes[:SHOWN_GENES] if gene in cells.var_names]
     titles = slide_titles(input_names(names, len(slides))[: len(slides)])
-    title = Path(names[len(slides)]).stem if len(names) > len(slides) else "cells"
+    title = title_of(names[len(slides)]) if len(names) > len(slides) else "cells"
     seed = model.config.seed
     subject = subject_of(
         placed,
@@ -297,10 +297,12 @@ def _columns(obs: pd.DataFrame, *, labels: str | None = None) -> dict[str, Any]:
     for name, values in sorted(obs.items(), key=lambda item: item[0] != labels):
         if str(name).startswith(OF_PLACES):  # of these places or of others
             continue
+        truth = pd.api.types.is_bool_dtype(values) and not values.isna().any() and name != labels
         number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
         number = number and name != labels
         if number or 1 < values.nunique(dropna=True) <= MOST_CATEGORIES:
-            chosen[str(name)] = values.to_numpy() if number else values.astype(object).to_numpy()
+            kept = values if number else values.astype(bool if truth else object)
+            chosen[str(name)] = kept.to_numpy()
         if len(chosen) == SHOWN_COLUMNS:
             break
     return chosen

@@ -180,7 +180,9 @@ def markers(subject: Subject) -> Section:
                 subject.cells, slide, name, labels=labels, genes=genes, min_cells=None, alternative="greater"
             )
     if not found:
-        raise InputError(f"No type with {FEWEST_OF_TYPE} cells or more lies in a part of the slide only.")
+        raise InputError(
+            f"No type with {FEWEST_OF_TYPE} cells or more inside the slides' range lies in a part of the slide only."
+        )
     tests = pd.concat({name: one.table for name, one in found.items()})
     tests["pvalue_adj"] = lookup.adjusted(tests["pvalue"].to_numpy())
     words = [
@@ -194,7 +196,8 @@ def markers(subject: Subject) -> Section:
     skipped = [str(name) for name in types.categories if name not in found]
     if skipped:
         words.append(
-            f"Left out, with fewer than {FEWEST_OF_TYPE} cells, or evenly spread: {', '.join(skipped[:12])}."
+            f"Left out, with fewer than {FEWEST_OF_TYPE} cells inside the slides' range, near no spot, or evenly spread: "
+            f"{', '.join(skipped[:12])}."
         )
     best = str(tests["effect"].groupby(level=0).mean().idxmax())
     words.append(f"Drawn is the type whose markers stand out most: {best}.")

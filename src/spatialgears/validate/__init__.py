@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,13 +99,19 @@ def input_names(names: Sequence[str] | None, n_slides: int) -> list[str]:
 
 def slide_titles(names: Sequence[str]) -> list[str]:
     """What slides are called by their paths: the file's name, with its folder or its number where that is not enough."""
-    paths = [Path(name) for name in names]
-    titles = [path.stem for path in paths]
+    titles = plain = [title_of(name) for name in names]
     if len(set(titles)) < len(titles):
-        titles = [f"{path.parent.name}/{path.stem}" for path in paths]
+        titles = [f"{Path(name).parent.name}/{title}" for name, title in zip(names, plain, strict=True)]
     if len(set(titles)) < len(titles):
-        titles = [f"{i + 1}: {path.stem}" for i, path in enumerate(paths)]
+        titles = [f"{i + 1}: {title}" for i, title in enumerate(plain)]
     return titles
+
+
+def title_of(name: str) -> str:
+    """What an input is called by its path: the file's name without the endings that say its format."""
+    return re.sub(
+        r"(\.(h5ad|h5|zarr|csv|tsv|txt|mtx|parquet|gz))+$", "", Path(name).name, flags=re.IGNORECASE
+    )
 
 
 def validate_inputs(
@@ -279,7 +286,7 @@ def _assemble(
         if unsupported.any():
             warnings.append(
                 f"{names[n_slides]}: {unsupported.sum():,} of {len(unsupported):,} have most of their "
-                "expression in genes that no slide shows; they lie outside what the slides can place."
+                "expression in genes that no slide shows; their places rest on the little that is left."
             )
         if obs_names[-1].has_duplicates:
             warnings.append(

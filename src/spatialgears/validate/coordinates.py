@@ -30,8 +30,7 @@ PAIRS = (
     ("pixel_x", "pixel_y"),
     ("imagecol", "imagerow"),
     ("coord_x", "coord_y"),
-    ("array_col", "array_row"),
-)
+)  # not ("array_col", "array_row"): rows of an array of hexagons are nearer than its columns, which is no distance
 
 #: A slide whose thin direction is below this share of its long one is a line.
 FLATNESS = 1e-3
@@ -91,8 +90,7 @@ def _cure(adata: AnnData, *, swapped: bool) -> str:
     )
     if swapped:
         told = f"{told} The cells have coordinates: were slides and cells swapped?"
-    # rows of an array of hexagons are nearer than its columns: no distances
-    pair = named_pair(adata.obs.select_dtypes("number").drop(columns="array_row", errors="ignore"))
+    pair = named_pair(adata.obs.select_dtypes("number"))
     if pair:
         x, y = pair
         cure = f"read(path, coordinates={pair}) (--coordinates {quote(f'{x},{y}')})"

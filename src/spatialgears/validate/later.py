@@ -49,6 +49,10 @@ class Remembered:
         expression = SlideExpression.of(slides, cells, forms=forms, raw=raw)
         return cls(expression, spots[~np.isnan(spots)], _sums(cells))
 
+    def are_of_the_fit(self, cells: sparse.csr_matrix) -> bool:
+        """Whether cells (N, G) are those that the model was fitted on."""
+        return np.allclose(_sums(cells), self.cells)
+
     def odd(
         self,
         cells: sparse.csr_matrix,
@@ -59,7 +63,7 @@ class Remembered:
         notes: Sequence[str] = (),
     ) -> list[str]:
         """What is odd about cells (N, G) other than those of the fit: ``notes``, and that they do not belong to the slides."""
-        if np.allclose(_sums(cells), self.cells):
+        if self.are_of_the_fit(cells):
             return []
         own = warn_own_spots(fingerprints(cells), [self.spots], ["the model's slides", "the cells"])
         odd = [*notes, *own]
