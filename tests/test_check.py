@@ -173,6 +173,22 @@ def test_cost_grows_with_everything_and_is_linear_in_cells():
     assert quick.seconds < base.seconds < paper.seconds
 
 
+def test_pairs_of_minisets_cost_twice_the_network():
+    alone, pairs = (
+        predict_cost(600, 1000, 300, Config.preset("paper").with_values({"geometry.overlap_kl": kl, **off}))
+        for kl in (0.0, 1.0)
+        for off in [{"geometry.overlap_shape": 0.0, "geometry.overlap_scale": 0.0}]
+    )
+    assert pairs.seconds > 1.6 * alone.seconds
+
+
+def test_the_panel_of_a_network_that_sees_the_embedding_is_the_encoders(small_tissue, small_config):
+    config = small_config.with_values(
+        {"geometry.inputs": "embedding", "expression.encoder_genes": 40, "expression.n_genes": 20}
+    )
+    assert check_inputs(small_tissue.slides, small_tissue.cells, config=config).panel_genes == 40
+
+
 def test_few_spots_cost_less_than_all_steps():
     every = Config().with_values({"geometry.views": 0})
     few, many = ([predict_cost(n, 10_000, 300, c).seconds for c in (Config(), every)] for n in (300, 3000))

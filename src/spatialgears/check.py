@@ -149,7 +149,7 @@ def check_inputs(
     from spatialgears.selfcheck import SPATIAL  # torch comes with it: only once the input is valid
 
     moran = _morans_i(valid, config)
-    panel = min(config.expression.n_genes, len(valid.genes))
+    panel = min(config.panel.n_genes, len(valid.genes))
     summaries = [
         _summary(names[i], valid.slides[i], slide.n_vars, valid.empty_spots[i], valid.coords[i])
         for i, slide in enumerate(slides)
@@ -195,7 +195,7 @@ def cost_of(valid: ValidInputs, config: Config, *, n_cells: int | None = None) -
     return predict_cost(
         sum(one.shape[0] for one in valid.slides),
         n_cells,
-        min(config.expression.n_genes, len(valid.genes)),
+        min(config.panel.n_genes, len(valid.genes)),
         config,
         stored=stored,
         n_slides=len(valid.slides),
@@ -223,7 +223,7 @@ def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
 
     spots, places, cells = valid.without_empty()
     cells, raw = sparse.vstack(spots) if cells is None else cells, valid.kind == "counts"
-    panel, _ = build_panel(spots, places, cells, genes=valid.genes, config=config.expression, raw=raw)
+    panel, _ = build_panel(spots, places, cells, genes=valid.genes, config=config.panel, raw=raw)
     return panel.morans_i
 
 

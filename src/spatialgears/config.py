@@ -171,7 +171,7 @@ class GeometryConfig(_Stage):
     sigma_min: Annotated[float, Field(gt=0)] = Field(0.02, description="in units of sigma_data,resid")
     sigma_max: Annotated[float, Field(gt=0)] = Field(5.0, description="in units of sigma_data,resid")
     curriculum: tuple[Annotated[float, Field(gt=0)], ...] = Field(
-        (1.0, 3.0, 5.0), description="sigma_cap of each stage, in units of sigma_data,resid"
+        (1.0, 3.0, 5.0), min_length=1, description="sigma_cap of each stage, in units of sigma_data,resid"
     )
     cfg_dropout: Fraction = Field(0.0, description="share of sets trained without context, for guidance")
     # loss weights
@@ -251,6 +251,11 @@ class GeometryConfig(_Stage):
         if self.crossfit and self.holdout:
             raise ValueError("holdout needs crossfit = 0: cross-fitted models hold out spots of their own")
         return self
+
+    @property
+    def pairs(self) -> bool:
+        """Whether minisets are drawn in pairs that overlap."""
+        return any((self.overlap_shape, self.overlap_scale, self.overlap_kl))
 
     def sets(self, n_slides: int) -> int:
         """Minisets of a training step on so many slides."""
@@ -369,6 +374,13 @@ class Config(_Stage):
     supervision: SupervisionConfig = SupervisionConfig()
     geometry: GeometryConfig = GeometryConfig()
     assembly: AssemblyConfig = AssemblyConfig()
+
+    @property
+    def panel(self) -> ExpressionConfig:
+        """``expression`` as the panel is chosen by: a network that sees the embedding has the encoder's genes."""
+        found = self.expression
+        genes = found.encoder_genes if self.geometry.inputs == "embedding" else found.n_genes
+        return found.model_copy(update={"n_genes": genes})
 
     @property
     def processes(self) -> int:

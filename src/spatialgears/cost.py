@@ -124,7 +124,7 @@ def predict_cost(
     speed = c.macs_per_second * cores**c.core_gain
     width_in = _width(n_genes, config)
     generator, denoiser = _macs(width_in, config)
-    elements = g.sets(n_slides) * _set_size(n_spots, config)
+    elements = g.sets(n_slides) * _set_size(n_spots, config) * (1 + g.pairs)
     members = max(g.crossfit, 1)
     draws = max(ENSEMBLE_DRAWS, 2 * members) if g.crossfit else 0
     refine = members * generator + 2 * c.refine_factor * a.steps * denoiser
@@ -192,7 +192,7 @@ def _training(
     c, e, g = Coefficients(), config.expression, config.geometry
     generator, denoiser = _macs(_width(n_genes, config), config)
     size = _set_size(n_spots, config)
-    elements, pairs = g.sets(n_slides) * size, 6 * size * config.supervision.dim
+    elements, pairs = g.sets(n_slides) * size * (1 + g.pairs), 6 * size * config.supervision.dim
     enough = g.views * n_spots / elements if g.views and g.crossfit else g.steps
     steps = round(min(g.steps, enough)) * max(g.crossfit, 1)
     if n_slides > 1 and g.slide_steps:

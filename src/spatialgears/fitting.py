@@ -153,7 +153,7 @@ class Fitted:
         tensors, meta, config = stored.tensors, stored.meta, stored.config
         encoder = Encoder.from_state(state).freeze() if (state := part("encoder", tensors)) else None
         signal = tensors.get("panel.signal")
-        n_features = seen_by_network(torch.zeros(1, len(stored.genes)), signal, encoder, config).shape[1]
+        n_features = seen_by_network(torch.zeros(1, len(stored.genes)), None, encoder, config).shape[1]
         network = build_network(n_features, int(meta["members"]), config)
         if spots := part("network.nearest", tensors):
             network.nearest = NearestSpots(**spots)
@@ -247,19 +247,25 @@ class CellFeatures:
         if self.missing.any():
             x[:, torch.from_numpy(self.missing)] = 0
         moved = x if self.pull is None else self.pull(x)
-        seen = seen_by_network(moved, fitted.signal, fitted.encoder, self.config)
+        seen = seen_by_network(moved, along(moved, fitted.signal), fitted.encoder, self.config)
         return seen if fitted.network.nearest is None else with_embedding(seen, x, fitted.encoder)
 
 
-def seen_by_network(x: Tensor, signal: Tensor | None, encoder: Encoder | None, config: Config) -> Tensor:
+def seen_by_network(x: Tensor, kept: Tensor | None, encoder: Encoder | None, config: Config) -> Tensor:
     """Stage C's view of weighted expression (..., G): itself, the frozen embedding, or both (``geometry.inputs``).
 
-    With ``signal`` (G, k) it sees the expression's part along these directions only.
+    Where a part of the expression is ``kept`` (..., G), it sees that instead.
     """
     if config.geometry.inputs == "embedding" and encoder is not None:
         return encoder.embed(x)
-    seen = x if signal is None else x @ signal @ signal.T
-    return with_embedding(seen, x, encoder if config.geometry.inputs == "both" else None)
+    return with_embedding(
+        x if kept is None else kept, x, encoder if config.geometry.inputs == "both" else None
+    )
+
+
+def along(x: Tensor, axes: Tensor | None) -> Tensor | None:
+    """The part of expression (..., G) along some directions (G, k)."""
+    return None if axes is None else x @ axes @ axes.T
 
 
 def with_embedding(seen: Tensor, x: Tensor, encoder: Encoder | None) -> Tensor:
@@ -284,9 +290,7 @@ def fit_model(
     spots, places, cells = inputs.without_empty()
     assert cells is not None
     require_sets(config, len(spots))
-    settings = config.expression
-    if config.geometry.inputs == "embedding":
-        settings = settings.model_copy(update={"n_genes": settings.encoder_genes})
+    settings = config.panel
     panel, columns = build_panel(spots, places, cells, genes=inputs.genes, config=settings, raw=raw)
     tell_odd(progress, [*inputs.warnings, *foreseen(panel.morans_i, len(spots), config)])
     spots, cells = [counts[:, columns] for counts in spots], cells[:, columns]
@@ -314,12 +318,25 @@ def fit_model(
     standardiser = cell_standardiser(cells, panel, settings, raw=raw)
     signal = shared_by_neighbours(views, canonical, settings, seed=seed, shared_genes=len(inputs.genes))
 
+    seen = None  # what is always the same is computed once
+    if config.geometry.inputs == "embedding" and not views.thins:
+        parts = torch.arange(views.n_spots).split(DENSE_CELLS)
+        seen = (
+            torch.cat([encoder.embed(views.draw(part, torch_rng(0))) for part in parts]) if encoder else None
+        )
+
+    def kept(x: Tensor, index: Tensor) -> Tensor | None:
+        return None if signal is None else signal.of_spots(x, index)
+
     def draw(index: Tensor, generator: torch.Generator) -> Tensor:
-        return seen_by_network(views.draw(index, generator), signal, encoder, config)
+        if seen is not None:
+            return seen[index]
+        x = views.draw(index, generator)
+        return seen_by_network(x, kept(x, index), encoder, config)
 
     def draw_embedded(index: Tensor, generator: torch.Generator) -> Tensor:
         x = views.draw(index, generator)
-        return with_embedding(seen_by_network(x, signal, encoder, config), x, encoder)
+        return with_embedding(seen_by_network(x, kept(x, index), encoder, config), x, encoder)
 
     n_features = draw(torch.zeros(1, dtype=torch.long), torch_rng(0)).shape[1]
     fit = train_geometry(
@@ -336,7 +353,8 @@ def fit_model(
 
     rows = np.sort(numpy_rng(seed, "noise").permutation(cells.shape[0])[:NOISE_CELLS])
     x, _ = cell_features(cells[rows], panel, settings, standardiser=standardiser, raw=raw)
-    some_cells, nearest = seen_by_network(x, signal, encoder, config), None
+    axes = None if signal is None else signal.axes
+    some_cells, nearest = seen_by_network(x, along(x, axes), encoder, config), None
     if config.geometry.uses_nearest and encoder is not None:
         shown = random_rows(spots, rng=numpy_rng(seed, "nearest"), limit=NEAREST_OF)
         some = torch.from_numpy(np.concatenate([views.rows[s].start + rows for s, rows in enumerate(shown)]))
@@ -361,7 +379,7 @@ def fit_model(
         panel=panel,
         raw=raw,
         standardiser=standardiser,
-        signal=signal,
+        signal=axes,
         pull=Pull.fit(mean_views(views, seed=seed), config.expression.pull) if pulls else None,
         encoder=encoder,
         network=Ensemble(fit.members, nearest).eval(),

@@ -71,7 +71,7 @@ def together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if rank_and_size()[1] == 1:
+        if rank_and_size()[1] == 1 or isinstance(error, torch.OutOfMemoryError):
             raise
         raise RunError(
             f"Another process of this run has ended ({str(error).splitlines()[0][:200]}). Nothing that was written is "

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from scipy.spatial import KDTree
 
 from spatialgears.config import ExpressionConfig
 from spatialgears.expression import signal as signal_module
@@ -86,3 +87,25 @@ def test_when_it_is_used(setting, genes, used):
     config = ExpressionConfig(signal=setting)
     signal = shared_by_neighbours(views, [xy], config, seed=0, shared_genes=genes)
     assert (signal is not None) == used
+
+
+def test_spots_do_not_tell_their_neighbours():
+    """Of noise alone, directions found with a spot hold what it shares with its neighbours by chance."""
+    rng = np.random.default_rng(0)
+    xy, genes = rng.uniform(-1, 1, (100, 2)), 400
+    panel = Panel(np.arange(genes).astype(str), np.ones(genes, np.float32), np.ones(genes))
+    noise = [sp.csr_matrix(rng.poisson(5, (100, genes)))]
+    views = SpotViews(noise, np.full(30, 2000.0), panel, config=ExpressionConfig(), seed=0)
+    signal = shared_by_neighbours(views, [xy], ExpressionConfig(), seed=0, shared_genes=20_000)
+    index = torch.arange(100)
+    x = views.clean(index)
+    near = torch.from_numpy(KDTree(xy).query(xy, k=7)[1][:, 1:])
+
+    def alike(seen):
+        z = torch.nn.functional.normalize(seen - seen.mean(0), dim=1)
+        return float((z[:, None] * z[near]).sum(-1).mean() - (z @ z.T).mean())
+
+    assert alike(x @ signal.axes @ signal.axes.T) > 0.2
+    assert abs(alike(signal.of_spots(x, index))) < 0.03
+    one = signal.of_spots(x[None, 7:9], index[None, 7:9])
+    assert torch.allclose(one[0], signal.of_spots(x, index)[7:9], atol=1e-5)

@@ -55,6 +55,18 @@ def test_every_loss_of_the_paper_is_there_and_finite(tiny):
     assert all(torch.isfinite(value) and value > 0 for value in terms.values())
 
 
+def test_noise_in_half_precision_does_not_overflow(tiny):
+    """As Fabric hands it on with 16-mixed; the weight of the score is about the inverse square of sigma."""
+    config, batch = tiny(refiner_steps=1).geometry, pairs()._replace(shared=None)
+    objective = build(config, "refiner").eval()
+    objective.model.sigma_data.fill_(0.05)
+    noise = noise_for(batch, config, level=0.02)
+    half = noise._replace(level=noise.level.half(), epsilon=noise.epsilon.half())
+    with torch.no_grad():
+        found = objective(batch._replace(coords=batch.coords.half()), half)["score"]
+        assert float(found) == pytest.approx(float(objective(batch, noise)["score"]), rel=0.05)
+
+
 def test_structure_losses_are_gated_by_noise(tiny):
     config, batch = tiny(gram_sigma_gate=1.0, overlap_sigma_gate=2.0, **EVERYTHING).geometry, pairs()
     objective = build(config, "joint")

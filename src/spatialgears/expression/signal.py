@@ -3,12 +3,16 @@
 Noise of neighbouring spots is independent, so the covariance *between* neighbours holds signal alone. Its leading
 directions are the programmes that change over the tissue. On whole transcriptomes, where a few hundred spots are
 described by a thousand genes, a network that sees only these cannot learn the spots' noise by heart.
+
+With so few spots the directions hold some of each spot's own noise beside that of its neighbours: a spot that helped to
+find them would tell its neighbours, which no cell does. Spots are therefore seen along directions found without them.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,6 +30,36 @@ logger = logging.getLogger(__name__)
 FEWEST, ABOVE_NOISE = 20, 1.5
 #: Views of each spot that are averaged, and spots of a slide that are looked at.
 VIEWS, MOST_SPOTS = 8, 10_000
+#: Parts of the spots, each seen along the directions of the others.
+PARTS = 5
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The directions of expression that stage C sees.
+
+    Attributes
+    ----------
+    axes
+        (G, k) found with all spots, for cells.
+    apart
+        (G, k_p) each, found without one part of the spots.
+    part
+        (n_spots,) the part of each spot.
+    """
+
+    axes: Tensor
+    apart: list[Tensor]
+    part: Tensor
+
+    def of_spots(self, x: Tensor, index: Tensor) -> Tensor:
+        """Expression x (..., G) of spots ``index`` (...,) along directions that were found without them."""
+        flat, part = x.flatten(0, -2), self.part[index].flatten()
+        seen = torch.empty_like(flat)
+        for number, axes in enumerate(self.apart):
+            mine = part == number
+            seen[mine] = flat[mine] @ axes @ axes.T
+        return seen.view_as(x)
 
 
 def shared_by_neighbours(
@@ -35,15 +69,16 @@ def shared_by_neighbours(
     *,
     seed: int,
     shared_genes: int,
-) -> Tensor | None:
-    """The directions (G, k) stage C sees of these spots, or None where it sees every gene.
+) -> Signal | None:
+    """The directions stage C sees of these spots, or None where it sees every gene.
 
     A panel that was chosen for its places carries little else, and every gene is seen; among the ``shared_genes``
     of a whole transcriptome most carry noise.
     """
     if config.signal == "none" or (config.signal == "auto" and shared_genes <= WHOLE_TRANSCRIPTOME):
         return None
-    slides, places = [], []
+    slides, places, parts = [], [], []
+    part = torch.randperm(views.n_spots, generator=torch_rng(seed, "signal")) % PARTS
     for number, (rows, xy) in enumerate(zip(views.rows, coords, strict=True)):
         centre = xy[numpy_rng(seed, "signal", number).integers(len(xy))]
         block = np.linalg.norm(xy - centre, axis=1).argsort(kind="stable")[:MOST_SPOTS]
@@ -53,9 +88,17 @@ def shared_by_neighbours(
             total += views.draw(index, torch_rng(seed, "signal", number, view))
         slides.append(total / VIEWS)
         places.append(xy[block])
-    signal = spatial_signal(slides, places, n_neighbors=config.moran_neighbors)
-    logger.info("spatial signal: %d directions of %d genes", signal.shape[1], signal.shape[0])
-    return signal
+        parts.append(part[index].numpy())
+
+    def found(without: int) -> Tensor:
+        kept = [own != without for own in parts]
+        some = [x[torch.from_numpy(keep)] for x, keep in zip(slides, kept, strict=True)]
+        where = [xy[keep] for xy, keep in zip(places, kept, strict=True)]
+        return spatial_signal(some, where, n_neighbors=config.moran_neighbors)
+
+    axes = found(without=-1)
+    logger.info("spatial signal: %d directions of %d genes", axes.shape[1], axes.shape[0])
+    return Signal(axes, [found(without=number) for number in range(PARTS)], part)
 
 
 def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *, n_neighbors: int) -> Tensor:

@@ -59,8 +59,9 @@ class Views:
             torch.arange(len(groups)), torch.from_numpy(np.diff(edges))
         )  # (n,)
         self.weights = torch.from_numpy(panel.weights)
-        n_views = min(bank_bytes // (4 * self.counts.shape[0] * self.n_genes), MAX_VIEWS)
-        self.bank = self._fill_bank(n_views, seed) if self.thins and n_views >= MIN_VIEWS else None
+        room = bank_bytes // (4 * self.counts.shape[0] * self.n_genes)
+        least, most = (MIN_VIEWS, MAX_VIEWS) if self.thins else (1, 1)
+        self.bank = self._fill_bank(min(room, most), seed) if room >= least else None
         standardisers = [self._statistics(g, seed) for g in range(len(groups))]
         self.mean = torch.stack([s.mean for s in standardisers])  # (groups, G)
         self.scale = torch.stack([self.weights / s.std for s in standardisers])  # (groups, G)
@@ -80,16 +81,11 @@ class Views:
 
         Returns
         -------
-        (..., G) float32: thinned; where thinning is wanted and there are no counts, with the paper's augmentations;
-        where it is not wanted, as measured.
+        (..., G) float32: thinned; where that is not wanted, or there are no counts, as measured.
         """
         if self.bank is not None:
             return self.bank[torch.randint(len(self.bank), index.shape, generator=generator), index]
-        rows = index.flatten().numpy()
-        if self.thins:
-            return self._standardised(self._thinned(rows, _seed(generator)), index)
-        x = dense(self._normalised(self.counts[rows]))
-        return self._standardised(self._augmented(x, generator) if self.config.thinning else x, index)
+        return self._standardised(self._profiles(index.flatten().numpy(), generator), index)
 
     def draw_pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Two views of each profile, as the encoder is trained on (section 3.1).
@@ -106,12 +102,13 @@ class Views:
         """
         if self.thins and not self.config.augment_thinned:
             return self.draw(index, generator), self.draw(index, generator)
-        rows = index.numpy()
-        profiles = (
-            self._thinned(rows, _seed(generator)) if self.thins else self._normalised(self.counts[rows])
-            for _ in range(2)
-        )
-        first, second = (self._standardised(self._augmented(dense(x), generator), index) for x in profiles)
+        profiles = (self._profiles(index.numpy(), generator) for _ in range(2))
+        if self.raw:
+            first, second = (
+                self._standardised(self._augmented(dense(x), generator), index) for x in profiles
+            )
+        else:  # nought is no value of a gene that is hidden, unless its mean is
+            first, second = (self._augmented(self._standardised(x, index), generator) for x in profiles)
         return first, second
 
     def clean(self, index: Tensor | None = None) -> Tensor:
@@ -138,20 +135,24 @@ class Views:
         kept = sp.csr_matrix((thin(x.data, keep, rng), x.indices, x.indptr), shape=x.shape)
         return log_normalise(kept, self.target)
 
+    def _profiles(self, rows: np.ndarray, generator: torch.Generator) -> Matrix:
+        return self._thinned(rows, _seed(generator)) if self.thins else self._normalised(self.counts[rows])
+
     def _fill_bank(self, n_views: int, seed: int) -> Tensor:
         bank = torch.empty(n_views, *self.counts.shape)
         for view in range(n_views):
-            bank[view] = dense(self._thinned(slice(None), child_seed(seed, "view", view)))
+            thinned = self._thinned(slice(None), child_seed(seed, "view", view)) if self.thins else None
+            bank[view] = dense(self._normalised(self.counts) if thinned is None else thinned)
         return bank
 
     def _statistics(self, group: int, seed: int) -> Standardiser:
-        if self.bank is not None:
-            return self._fit(self.bank[:, self.rows[group]])
-        if self.thins:
+        if not self.thins:
+            return self._fit(self._normalised(self.counts[self.rows[group]]))
+        if self.bank is None:
             rows = np.arange(self.rows[group].start, self.rows[group].stop)
             sample = np.tile(rows, 1 + 5000 // len(rows))  # several views of each profile of a small group
             return self._fit(self._thinned(sample, child_seed(seed, "statistics", group)))
-        return self._fit(self._normalised(self.counts[self.rows[group]]))
+        return self._fit(self.bank[:, self.rows[group]])
 
     def _fit(self, x: Matrix) -> Standardiser:
         if not self.config.standardise:
@@ -198,8 +199,7 @@ class SpotViews(Views):
     seed
         Decides the bank of precomputed views.
     raw
-        False if ``slides`` hold values that are normalised already: thinning is then impossible, and views
-        are made with the paper's augmentations.
+        False if ``slides`` hold values that are normalised already: thinning is then impossible.
     bank_bytes
         Memory for precomputed views; data too large for it are thinned as they are drawn.
     """
@@ -219,8 +219,8 @@ class SpotViews(Views):
         self.cell_depths = self.cell_depths[self.cell_depths > 0]
         if config.thinning and not raw:
             logger.warning(
-                "the slides hold normalised values, not counts: spots cannot be thinned to cell depth; "
-                "views use gene dropout, scale jitter and noise instead. Raw counts give better places."
+                "the slides hold normalised values, not counts: spots cannot be thinned to cell depth, and are learnt from "
+                "as they were measured. Raw counts give better places."
             )
         super().__init__(slides, panel, config=config, seed=seed, raw=raw, bank_bytes=bank_bytes)
 

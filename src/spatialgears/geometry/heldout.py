@@ -72,7 +72,7 @@ class HeldOutScore:
         scores = []
         for number, (spots, pairs, truth) in enumerate(self.parts):
             x = self.draw(spots[None], torch_rng(self.seed, "heldout views", number)).to(device)
-            layout = plane(model(x)[0]).cpu().numpy()
+            layout = plane(model(x)[0].cpu()).numpy()  # not every device has double precision
             predicted = np.linalg.norm(layout[pairs[:, 0]] - layout[pairs[:, 1]], axis=1)
             collapsed = np.ptp(predicted) == 0
             scores.append(-1.0 if collapsed else float(spearmanr(predicted, truth).statistic))

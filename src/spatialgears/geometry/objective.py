@@ -121,7 +121,9 @@ class Objective(nn.Module):
             if noise is None:
                 return terms | _overlap_terms(base, truth, batch, config)
         clean = truth.target - base.detach() if config.refiner == "residual" else truth.target
-        sigma = noise.level * self._track_scale(clean, mask)
+        sigma = noise.level.float() * self._track_scale(
+            clean, mask
+        )  # its inverse square is no number of 16 bits
         estimate = self._estimate(
             model.refiner_condition(batch.x, h, mask), base.detach(), clean, sigma, batch, noise
         )
