@@ -63,9 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    os.environ["MPLBACKEND"] = (
-        "Agg"  # notebooks hand on a backend of their own, which may not be installed here
-    )
+    # notebooks hand on a backend of their own, which may not be installed here
+    os.environ["MPLBACKEND"] = "Agg"
     for stream in (sys.stdout, sys.stderr):  # names may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -121,9 +121,8 @@ class Objective(nn.Module):
             if noise is None:
                 return terms | _overlap_terms(base, truth, batch, config)
         clean = truth.target - base.detach() if config.refiner == "residual" else truth.target
-        sigma = noise.level.float() * self._track_scale(
-            clean, mask
-        )  # its inverse square is no number of 16 bits
+        level = noise.level.float()  # the inverse square of sigma is no number of 16 bits
+        sigma = level * self._track_scale(clean, mask)
         estimate = self._estimate(
             model.refiner_condition(batch.x, h, mask), base.detach(), clean, sigma, batch, noise
         )
