@@ -11,7 +11,7 @@ from scipy import sparse
 
 from spatialgears.errors import ConfigError, InputError
 from spatialgears.examining import place_unseen, reference_places, set_reach
-from spatialgears.fitting import _keep_slides, build_network, fit_model, seen_by_network
+from spatialgears.fitting import _keep_slides, along, build_network, fit_model, seen_by_network
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import Folds
 from spatialgears.model import GEARS
@@ -168,8 +168,9 @@ def test_what_the_network_sees(small_config):
     both, alone = (small_config.with_values([f"geometry.inputs={one}"]) for one in ("both", "embedding"))
     assert seen_by_network(x, None, Embedding(), both).shape == (3, 7)
     assert torch.equal(seen_by_network(x, None, Embedding(), alone), x[:, :2] * 10)
-    first = torch.eye(5)[:, :1]
-    assert torch.equal(seen_by_network(x, first, None, small_config), x * torch.tensor([1.0, 0, 0, 0, 0]))
+    first = along(x, torch.eye(5)[:, :1])
+    assert torch.equal(first, x * torch.tensor([1.0, 0, 0, 0, 0])) and along(x, None) is None
+    assert torch.equal(seen_by_network(x, first, None, small_config), first)
     assert torch.equal(seen_by_network(x, first, Embedding(), both)[:, 5:], x[:, :2] * 10)
 
 
