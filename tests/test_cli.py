@@ -62,6 +62,11 @@ def test_version_and_help(capsys):
     assert run(capsys, "check", "-h")[0] == 0
 
 
+def test_a_notebooks_backend_is_not_taken_over(capsys, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "module://not_installed_here")
+    assert run(capsys, "--version")[0] == 0 and os.environ["MPLBACKEND"] == "Agg"
+
+
 def test_check_in_plain_lines(capsys, folder):
     code, out, err = run(capsys, "check", *inputs(folder))
     assert code == 0 and err == ""

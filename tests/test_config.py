@@ -93,6 +93,8 @@ def test_paper_seed_and_curriculum():
     paper = Config.preset("paper")
     assert paper.seed == 42
     assert len(paper.geometry.curriculum) == 3
+    with pytest.raises(ConfigError, match="curriculum"):
+        paper.with_values({"geometry.curriculum": []})
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -319,11 +319,9 @@ def fit_model(
     signal = shared_by_neighbours(views, canonical, settings, seed=seed, shared_genes=len(inputs.genes))
 
     seen = None  # what is always the same is computed once
-    if config.geometry.inputs == "embedding" and not views.thins:
+    if encoder is not None and config.geometry.inputs == "embedding" and not views.thins:
         parts = torch.arange(views.n_spots).split(DENSE_CELLS)
-        seen = (
-            torch.cat([encoder.embed(views.draw(part, torch_rng(0))) for part in parts]) if encoder else None
-        )
+        seen = torch.cat([encoder.embed(views.draw(part, torch_rng(0))) for part in parts])
 
     def kept(x: Tensor, index: Tensor) -> Tensor | None:
         return None if signal is None else signal.of_spots(x, index)

@@ -212,7 +212,8 @@ class GEARS:
             rows = sample_cells(cells, seed=self.config.seed)
             some = counts if rows is None else counts[rows]
             later = not fitted.remembered.are_of_the_fit(some)
-            odd = fitted.remembered.odd(some, config, missing=missing, raw=fitted.raw, notes=notes)
+            if later:
+                odd = fitted.remembered.odd(some, config, missing=missing, raw=fitted.raw, notes=notes)
         with threads(config.threads) as workers, threads(1), shown(progress) as told:
             tell_odd(told, odd)
             placed = place(fitted, counts, config, missing=missing, workers=workers, progress=told)

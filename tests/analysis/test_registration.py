@@ -67,6 +67,17 @@ def test_nearly_half_of_the_matches_may_be_wrong():
     assert kept[wrong].max() < 0.01 and kept[~wrong].min() > 0.99
 
 
+def test_a_slide_may_have_a_height(organ):
+    cells, slide = organ
+    flat, slide = sg.tl.register(cells, slide, copy=True), slide.copy()
+    slide.obsm["spatial"] = np.column_stack([slide.obsm["spatial"], np.full(slide.n_obs, 7.0)])
+    high = sg.tl.register(cells, slide, copy=True)
+    np.testing.assert_array_equal(high.obsm["X_gears_slide"], flat.obsm["X_gears_slide"])
+    slide.obsm["spatial"][0, 2] = 8
+    with pytest.raises(InputError, match=r"must be \(n, 2\)"):
+        sg.tl.register(cells, slide)
+
+
 @pytest.mark.parametrize("method", ["expression", "gromov"])
 def test_cells_find_their_place_on_the_slide(organ, method):
     cells, slide = organ

@@ -16,6 +16,7 @@ from spatialgears.assembly.distances import nearest_cells
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.io.stored import copied
+from spatialgears.validate.coordinates import at_one_height
 from spatialgears.validate.counts import check_finite, form_of, to_csr, values_of
 from spatialgears.words import alike
 
@@ -43,8 +44,7 @@ def places(adata: AnnData, key: str, name: str = "adata") -> NDArray[np.float64]
             _ADVICE.get(key, "Name one of these."),
         )
     coords = np.array(adata.obsm[key], dtype=np.float64)
-    if coords.ndim == 2 and coords.shape[1] == 3 and len(coords) and not np.ptp(coords[:, 2]):
-        coords = coords[:, :2]  # one height, as slides have it
+    coords = coords[:, :2] if at_one_height(coords) else coords
     if coords.ndim != 2 or coords.shape[1] != 2 or len(coords) < 3:
         raise InputError(f"obsm[{key!r}] of {name} must be (n, 2) with 3 rows or more, found {coords.shape}.")
     bad = ~np.isfinite(coords).all(axis=1)

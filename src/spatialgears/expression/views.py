@@ -141,8 +141,8 @@ class Views:
     def _fill_bank(self, n_views: int, seed: int) -> Tensor:
         bank = torch.empty(n_views, *self.counts.shape)
         for view in range(n_views):
-            thinned = self._thinned(slice(None), child_seed(seed, "view", view)) if self.thins else None
-            bank[view] = dense(self._normalised(self.counts) if thinned is None else thinned)
+            every, own = slice(None), child_seed(seed, "view", view)
+            bank[view] = dense(self._thinned(every, own) if self.thins else self._normalised(self.counts))
         return bank
 
     def _statistics(self, group: int, seed: int) -> Standardiser:

@@ -226,8 +226,7 @@ class _Loop:
     def _enough(self) -> int:
         """Steps that show every spot ``views`` times, or all."""
         g = self.config.geometry
-        needed = g.views * len(self.coords) / self._spots_per_step() if g.views else g.steps
-        return min(g.steps, max(1, round(needed)))
+        return min(g.steps, max(1, round(self._steps_for(g.views)))) if g.views else g.steps
 
     def _rehearsed(self) -> int:
         """Steps that make as many passes over the spots as models needed that missed a slide; 0 without such.
@@ -247,17 +246,18 @@ class _Loop:
         others = len(self.slides) / (len(self.slides) - 1)
         looks = steps * others
         good = np.flatnonzero(mean >= mean.max() - AS_GOOD)
-        enough = self.config.geometry.slide_views * len(self.coords) / self._spots_per_step()
+        enough = self._steps_for(self.config.geometry.slide_views)
         late = good[looks[good] >= enough]
         if len(late):
             return round(looks[late[0]])
         longest = max(self.config.geometry.steps, looks[-1])
         return round(min(enough, longest) if good[-1] == len(looks) - 1 else looks[good[-1]])
 
-    def _spots_per_step(self) -> float:
-        """Spots that one training step shows, about."""
+    def _steps_for(self, views: int) -> float:
+        """Steps that show every spot so many times, about."""
         s = self.config.supervision
-        return self.sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)
+        shown = self.sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)  # spots, in one step
+        return views * len(self.coords) / shown
 
     def without_slides(self, n_features: int, keep: np.ndarray) -> Folds:
         """Models that have each missed a whole slide, for the self-check and the length of training."""

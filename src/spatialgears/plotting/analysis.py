@@ -10,7 +10,7 @@ import pandas as pd
 
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, maps, palette
-from spatialgears.plotting.values import color_values, coordinates, slot
+from spatialgears.plotting.values import SLIDE_UNIT, color_values, coordinates, slot
 from spatialgears.words import p_value
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def registration(
         rasterized=True,
     )
     canvas.points(ax, cells, values, label=label, size=0.8 * canvas.point_size(ax, len(cells)))
-    canvas.map_axes(ax, title=title, unit="units of the slide")
+    canvas.map_axes(ax, title=title, unit=SLIDE_UNIT)
     return ax
 
 
@@ -166,7 +166,7 @@ def marker_map(found: MarkerEnrichment, *, title: str | None = None, ax: Axes | 
         x, y = found.coords[rows].T
         ax.scatter(x, y, s=size, color=color, linewidths=0, rasterized=len(near) >= 1000)
     canvas.swatches(ax, names, [NEAR, palette.MISSING], title="spots")
-    canvas.map_axes(ax, title=title, unit="units of the slide")
+    canvas.map_axes(ax, title=title, unit=SLIDE_UNIT)
     return ax
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from spatialgears import metrics
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, palette
-from spatialgears.plotting.values import UNIT, color_values, coordinates, pair, turned_onto
+from spatialgears.plotting.values import SLIDE_UNIT, UNIT, color_values, coordinates, pair, turned_onto
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,7 @@ def reconstruction(
     ax = canvas.axes_or_new(ax, **figure_size(coords, MAP_WIDTH, values, legend))
     canvas.points(ax, coords, values, label=label, size=size, cmap=cmap, legend=legend)
     own = not hasattr(data, "obsm") or (basis.startswith("X_gears") and basis != "X_gears_slide")
-    canvas.map_axes(ax, title=title, unit=UNIT if own else "units of the slide")
+    canvas.map_axes(ax, title=title, unit=UNIT if own else SLIDE_UNIT)
     return ax
 
 

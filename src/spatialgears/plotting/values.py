@@ -15,7 +15,7 @@ from spatialgears.words import alike
 if TYPE_CHECKING:
     from anndata import AnnData
 
-UNIT = "RMS radius of the slide"
+UNIT, SLIDE_UNIT = "RMS radius of the slide", "units of the slide"
 ALIASES = {"uncertainty": "gears_uncertainty", "outside": "gears_outside", "domain": "gears_domain"}
 LABELS = {
     "gears_uncertainty": f"uncertainty: 90% radius ({UNIT})",

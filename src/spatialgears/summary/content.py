@@ -297,11 +297,11 @@ def _columns(obs: pd.DataFrame, *, labels: str | None = None) -> dict[str, Any]:
     for name, values in sorted(obs.items(), key=lambda item: item[0] != labels):
         if str(name).startswith(OF_PLACES):  # of these places or of others
             continue
-        truth = pd.api.types.is_bool_dtype(values) and not values.isna().any() and name != labels
-        number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-        number = number and name != labels
+        flag = pd.api.types.is_bool_dtype(values)
+        number = pd.api.types.is_numeric_dtype(values) and not flag and name != labels
         if number or 1 < values.nunique(dropna=True) <= MOST_CATEGORIES:
-            kept = values if number else values.astype(bool if truth else object)
+            complete = flag and name != labels and not values.isna().any()
+            kept = values if number else values.astype(bool if complete else object)
             chosen[str(name)] = kept.to_numpy()
         if len(chosen) == SHOWN_COLUMNS:
             break

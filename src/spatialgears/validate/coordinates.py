@@ -176,11 +176,16 @@ def check_one_section(adata: AnnData, min_spots: int, name: str) -> list[str]:
     return []
 
 
+def at_one_height(coords: np.ndarray) -> bool:
+    """Whether coordinates have a third dimension that says nothing."""
+    return coords.ndim == 2 and coords.shape[1] == 3 and len(coords) > 0 and bool(np.ptp(coords[:, 2]) == 0)
+
+
 def _planar(coords: np.ndarray, key: str, name: str) -> tuple[np.ndarray, list[str]]:
     if coords.ndim == 2 and coords.shape[1] == 2:
         return coords, []
     if coords.ndim == 2 and coords.shape[1] == 3:
-        if np.ptp(coords[:, 2]) == 0:
+        if at_one_height(coords):
             return coords[:, :2], [
                 f"{name}: the third coordinate is {coords[0, 2]:g} everywhere and left out."
             ]

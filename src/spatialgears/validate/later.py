@@ -63,8 +63,6 @@ class Remembered:
         notes: Sequence[str] = (),
     ) -> list[str]:
         """What is odd about cells (N, G) other than those of the fit: ``notes``, and that they do not belong to the slides."""
-        if self.are_of_the_fit(cells):
-            return []
         own = warn_own_spots(fingerprints(cells), [self.spots], ["the model's slides", "the cells"])
         odd = [*notes, *own]
         shown = cells[np.flatnonzero(~empty_rows(cells))]
