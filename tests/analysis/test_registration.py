@@ -69,6 +69,7 @@ def test_nearly_half_of_the_matches_may_be_wrong():
 
 def test_a_slide_may_have_a_height(organ):
     cells, slide = organ
+    cells = posed(cells, noise=0.03)
     flat, slide = sg.tl.register(cells, slide, copy=True), slide.copy()
     slide.obsm["spatial"] = np.column_stack([slide.obsm["spatial"], np.full(slide.n_obs, 7.0)])
     high = sg.tl.register(cells, slide, copy=True)
