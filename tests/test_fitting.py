@@ -7,13 +7,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from anndata import AnnData
 from scipy import sparse
 
+from spatialgears.engine import child_seed
 from spatialgears.errors import ConfigError, InputError
 from spatialgears.examining import place_unseen, reference_places, set_reach
-from spatialgears.fitting import _keep_slides, along, build_network, fit_model, seen_by_network
+from spatialgears.fitting import (
+    _keep_slides,
+    along,
+    build_network,
+    fit_model,
+    seen_by_network,
+    spots_that_choose,
+)
 from spatialgears.geometry.nearest import NearestSpots
-from spatialgears.geometry.training import Folds
+from spatialgears.geometry.training import Folds, random_parts
 from spatialgears.model import GEARS
 from spatialgears.store import StoredModel
 from spatialgears.validate import validate_inputs
@@ -274,3 +283,34 @@ def test_features_of_an_embedding_do_not_depend_on_how_many_are_made_at_once(sma
     whole = features[np.arange(50)]
     monkeypatch.setattr("spatialgears.fitting.DENSE_CELLS", 7)
     torch.testing.assert_close(features[np.arange(50)], whole)
+
+
+def test_on_one_slide_of_a_whole_transcriptome_genes_are_chosen_without_the_spots_that_are_held_out(
+    small_config,
+):
+    slide, few = RNG.normal(size=(200, 2)), small_config.with_values(["geometry.crossfit=3"])
+    (chosen,) = spots_that_choose([slide], 5000, few)
+    assert 0.6 * 200 <= chosen.sum() <= 0.75 * 200
+    fold = random_parts(200, few, seed=child_seed(few.seed, "geometry"))
+    assert (chosen == (fold >= 3)).all()
+    assert spots_that_choose([slide], 300, few)[0].all()  # a targeted panel is used as it is
+    every = spots_that_choose([slide, slide[:50]], 5000, few)  # slides that were missed are the judge
+    assert [len(rows) for rows in every] == [200, 50] and all(rows.all() for rows in every)
+    assert spots_that_choose([slide], 5000, few.with_values(["geometry.crossfit=10"]))[
+        0
+    ].all()  # none is left
+
+
+def test_the_panel_is_chosen_by_these_spots(small_config, monkeypatch):
+    rng = np.random.default_rng(0)
+    slide, cells = (
+        AnnData(sparse.csr_matrix(rng.poisson(3, (n, 1200)).astype(np.float32))) for n in (100, 60)
+    )
+    slide.obsm["spatial"] = rng.uniform(0, 1000, (100, 2))
+
+    def seen(slides, coords, cells, **rest):
+        raise InputError(f"{slides[0].shape[0]} spots, {len(coords[0])} places, {cells.shape[0]} cells")
+
+    monkeypatch.setattr("spatialgears.fitting.build_panel", seen)
+    with pytest.raises(InputError, match="80 spots, 80 places, 60 cells"):  # two generators miss a tenth each
+        fit_model(validate_inputs([slide], cells), small_config)

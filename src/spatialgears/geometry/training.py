@@ -148,7 +148,7 @@ def train_geometry(
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
     folds = slide_folds = None
-    fold, count = loop.fold(), geometry.crossfit
+    fold, count = random_parts(len(heldout), config, seed=seed), geometry.crossfit
     if two_phases:  # what the refiner learns from: spots that a generator has missed, or all
         kept = [~heldout & (fold == i) for i in range(count)] if count else [~heldout]
         unseen = [loop.sampler(keep) for keep in kept]
@@ -171,6 +171,18 @@ def train_geometry(
     return GeometryFit(
         members, loop.history, float(model.sigma_data), heldout_spots, metrics, folds, slide_folds
     )
+
+
+def random_parts(n_spots: int, config: Config, *, seed: int) -> np.ndarray:
+    """(n_spots,) number of the random part that each spot belongs to; a cross-fitted model misses that of its number."""
+    order = torch.randperm(n_spots, generator=torch_rng(seed, "folds")).numpy()
+    return order % max(config.geometry.crossfit, FOLDS)
+
+
+def held_out(slides: Sequence[np.ndarray], config: Config, *, seed: int) -> np.ndarray:
+    """True for the spots (n_spots,) that :func:`train_geometry` with this seed holds out of some model."""
+    parts = random_parts(sum(map(len, slides)), config, seed=seed)
+    return hold_out_block(slides, config.geometry.holdout, seed=seed) | (parts < config.geometry.crossfit)
 
 
 @dataclass(frozen=True)
@@ -211,11 +223,6 @@ class _Loop:
 
     def sampler(self, keep: np.ndarray) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
-
-    def fold(self) -> np.ndarray:
-        """(n_spots,) number of the random part that each spot belongs to."""
-        order = torch.randperm(len(self.coords), generator=torch_rng(self.seed, "folds")).numpy()
-        return order % max(self.config.geometry.crossfit, FOLDS)
 
     def crossfit(self, first: GeometryModel, n_features: int, keep: np.ndarray, fold: np.ndarray) -> Folds:
         """``first`` and others, each trained without another part of the spots, and followed there."""
