@@ -292,18 +292,10 @@ def fit_model(
     assert cells is not None
     require_sets(config, len(spots))
     settings = config.panel
-    canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
-    known = spots_that_choose(canonical, len(inputs.genes), config)
-    panel, columns = build_panel(
-        [counts[rows] for counts, rows in zip(spots, known, strict=True)],
-        [coords[rows] for coords, rows in zip(places, known, strict=True)],
-        cells,
-        genes=inputs.genes,
-        config=settings,
-        raw=raw,
-    )
+    panel, columns = choose_panel(spots, places, cells, inputs.genes, config, raw=raw)
     tell_odd(progress, [*inputs.warnings, *foreseen(panel.morans_i, len(spots), config)])
     spots, cells = [counts[:, columns] for counts in spots], cells[:, columns]
+    canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     fabric, data = make_fabric(config), "" if checkpoint is None else inputs.digest()
     embedded: EncoderFit | None = None
     if config.geometry.uses_embedding:
@@ -402,6 +394,22 @@ def fit_model(
     )
 
 
+def choose_panel(
+    spots: Sequence[sparse.csr_matrix],
+    places: Sequence[NDArray[np.float64]],
+    cells: sparse.csr_matrix,
+    genes: NDArray[Any],
+    config: Config,
+    *,
+    raw: bool,
+) -> tuple[Panel, NDArray[np.int64]]:
+    """The panel that a run on these inputs has, and its columns in ``genes``."""
+    known = spots_that_choose(places, len(genes), config)
+    chosen = [counts if rows.all() else counts[rows] for counts, rows in zip(spots, known, strict=True)]
+    where = [coords[rows] for coords, rows in zip(places, known, strict=True)]
+    return build_panel(chosen, where, cells, genes=genes, config=config.panel, raw=raw)
+
+
 def spots_that_choose(
     slides: Sequence[NDArray[np.float64]], n_genes: int, config: Config
 ) -> list[NDArray[np.bool_]]:
@@ -413,7 +421,8 @@ def spots_that_choose(
     """
     known = np.ones(sum(map(len, slides)), dtype=bool)
     if len(slides) == 1 and n_genes > WHOLE_TRANSCRIPTOME:
-        unseen = held_out(slides, config, seed=child_seed(config.seed, "geometry"))
+        canonical = [canonicalise(coords)[0] for coords in slides]
+        unseen = held_out(canonical, config, seed=child_seed(config.seed, "geometry"))
         known = ~unseen if 2 * unseen.sum() < len(unseen) else known
     return np.split(known, np.cumsum([len(coords) for coords in slides])[:-1])
 
