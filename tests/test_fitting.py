@@ -10,7 +10,6 @@ import torch
 from anndata import AnnData
 from scipy import sparse
 
-from spatialgears.check import check_inputs
 from spatialgears.engine import child_seed
 from spatialgears.errors import ConfigError, InputError
 from spatialgears.examining import place_unseen, reference_places, set_reach
@@ -315,5 +314,3 @@ def test_the_panel_is_chosen_by_these_spots(small_config, monkeypatch):
     monkeypatch.setattr("spatialgears.fitting.build_panel", seen)
     with pytest.raises(InputError, match="80 spots, 80 places, 60 cells"):  # two generators miss a tenth each
         fit_model(validate_inputs([slide], cells), small_config)
-    with pytest.raises(InputError, match="80 spots, 80 places, 60 cells"):  # a check foresees the same
-        check_inputs([slide], cells, config=small_config)

@@ -218,12 +218,15 @@ def _summary(
 
 
 def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
-    """Moran's I of the panel that a run chooses; without cells, of one chosen by the spots alone."""
-    from spatialgears.fitting import choose_panel
+    """Moran's I of the panel that a run chooses, or nearly so: on one slide of a whole transcriptome it asks fewer spots.
+
+    Without cells, of one chosen by the spots alone.
+    """
+    from spatialgears.expression.panel import build_panel
 
     spots, places, cells = valid.without_empty()
     cells, raw = sparse.vstack(spots) if cells is None else cells, valid.kind == "counts"
-    panel, _ = choose_panel(spots, places, cells, valid.genes, config, raw=raw)
+    panel, _ = build_panel(spots, places, cells, genes=valid.genes, config=config.panel, raw=raw)
     return panel.morans_i
 
 
