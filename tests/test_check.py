@@ -9,8 +9,8 @@ from scipy import sparse
 
 from spatialgears.check import check_inputs
 from spatialgears.config import Config
-from spatialgears.cost import Cost, predict_cost
 from spatialgears.errors import InputError
+from spatialgears.pipeline.cost import Cost, predict_cost
 
 GENES = [f"G{i}" for i in range(40)]
 
@@ -118,7 +118,7 @@ def test_a_missing_figure_is_explained(slides, cells):
 def test_what_a_run_will_warn_of_is_said_before_it(small_tissue, small_config):
     """Counts moved between spots: a signal that is weak; and no slide, or no spot, is held out."""
     from spatialgears.model import GEARS
-    from spatialgears.selfcheck import warnings
+    from spatialgears.pipeline.self_check import warnings
 
     rng, slides = np.random.default_rng(0), [one.copy() for one in small_tissue.slides]
     for slide in slides:
@@ -136,7 +136,7 @@ def test_what_a_run_will_warn_of_is_said_before_it(small_tissue, small_config):
 
 
 def test_too_little_memory_is_said(slides, cells, monkeypatch):
-    monkeypatch.setattr("spatialgears.check.predict_cost", lambda *_, **__: Cost(1.0, 10**15))
+    monkeypatch.setattr("spatialgears.check.cost_of", lambda *_, **__: Cost(1.0, 10**15))
     assert any("A run needs about 1000000.0 GB" in text for text in check_inputs(slides, cells).odd)
 
 
@@ -208,10 +208,11 @@ def test_cost_of_a_best_guess_that_is_refined_itself_in_every_patch():
 
 
 def test_the_cost_knows_the_numbers_of_the_modules_it_does_not_import():
-    from spatialgears import cost, fitting
     from spatialgears.assembly import assemble
     from spatialgears.expression import views
     from spatialgears.geometry import ensemble, training
+    from spatialgears.pipeline import cost
+    from spatialgears.pipeline import fit as fitting
 
     assert cost.ENSEMBLE_DRAWS == ensemble.ENSEMBLE_DRAWS
     assert cost.MOST_SLIDES_CHECKED == training.MOST_SLIDES_CHECKED

@@ -10,9 +10,9 @@ import pytest
 from scipy import sparse
 
 import spatialgears as sg
-from spatialgears import store
 from spatialgears.errors import GearsError, InputError
 from spatialgears.model import GEARS
+from spatialgears.storage import model_folder as store
 
 FRESH = """
 import sys, json

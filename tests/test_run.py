@@ -13,7 +13,6 @@ import pytest
 
 from spatialgears import model
 from spatialgears.config import Config
-from spatialgears.engine import silent
 from spatialgears.errors import ConfigError, InputError, RunError
 from spatialgears.model import GEARS
 from spatialgears.run import (
@@ -27,6 +26,7 @@ from spatialgears.run import (
     logged,
     run,
 )
+from spatialgears.runtime.progress import silent
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import psutil
 from scipy import sparse
 
 from spatialgears.config import Config, Preset
-from spatialgears.cost import Cost, predict_cost
-from spatialgears.errors import ConfigError
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.pipeline.cost import Cost, cost_of
+from spatialgears.pipeline.foreseen import foreseen
+from spatialgears.text import duration, number, size
 from spatialgears.validate import ValidInputs, input_names, validate_inputs
+from spatialgears.validate.agreement import Likeness, depths
 from spatialgears.validate.sampling import judge_all, named, sample_cells
-from spatialgears.validate.together import Likeness, depths
-from spatialgears.words import duration, number, size
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -146,7 +146,7 @@ def check_inputs(
     )
     if cells is not None:
         judge_all(cells, valid.genes, layer=layer, normalised=normalised, name=names[len(slides)])
-    from spatialgears.selfcheck import SPATIAL  # torch comes with it: only once the input is valid
+    from spatialgears.pipeline.self_check import SPATIAL  # torch comes with it: only once the input is valid
 
     moran = _morans_i(valid, config)
     panel = min(config.panel.n_genes, len(valid.genes))
@@ -185,23 +185,6 @@ def check_inputs(
     return report
 
 
-def cost_of(valid: ValidInputs, config: Config, *, n_cells: int | None = None) -> Cost:
-    """:func:`predict_cost` of a run on these inputs, whose cells may be some of ``n_cells``."""
-    cells = 0 if valid.cells is None else valid.cells.shape[0]
-    n_cells = cells if n_cells is None else n_cells
-    stored = sum(one.nnz for one in valid.slides)
-    if valid.cells is not None:
-        stored += round(valid.cells.nnz * n_cells / cells)
-    return predict_cost(
-        sum(one.shape[0] for one in valid.slides),
-        n_cells,
-        min(config.panel.n_genes, len(valid.genes)),
-        config,
-        stored=stored,
-        n_slides=len(valid.slides),
-    )
-
-
 def _summary(
     name: str, counts: sparse.csr_matrix, n_genes: int, empty: np.ndarray, coords: np.ndarray | None = None
 ) -> InputSummary:
@@ -228,30 +211,6 @@ def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
     cells, raw = sparse.vstack(spots) if cells is None else cells, valid.kind == "counts"
     panel, _ = build_panel(spots, places, cells, genes=valid.genes, config=config.panel, raw=raw)
     return panel.morans_i
-
-
-def require_sets(config: Config, n_slides: int) -> None:
-    """Refuse more processes than there are minisets to share.
-
-    Raises
-    ------
-    ConfigError
-        If some would have nothing to train on.
-    """
-    if config.processes > (sets := config.geometry.sets(n_slides)):
-        raise ConfigError(
-            f"{config.processes} processes cannot share the {sets} sets of a training step.",
-            "Use fewer devices, or a larger geometry.batch_size and geometry.slide_batch.",
-        )
-
-
-def foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
-    """What a run on slides whose genes have these Moran's I (G,) will warn of, whatever it finds."""
-    from spatialgears.selfcheck import not_held_out, weak_signal
-
-    geometry = config.geometry
-    slides = n_slides > 1 and geometry.slide_steps > 0
-    return not_held_out(geometry.crossfit > 0 or slides, slides, n_slides=n_slides) + weak_signal(moran)
 
 
 def _memory(cost: Cost) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from spatialgears.errors import ConfigError
-from spatialgears.words import alike
+from spatialgears.text import alike
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]

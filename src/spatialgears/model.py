@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from spatialgears import selfcheck, store
-from spatialgears.check import cost_of
 from spatialgears.config import AssemblyConfig, Config, Preset
-from spatialgears.cost import predict_cost, require_memory
-from spatialgears.engine import Progress, threads
 from spatialgears.errors import GearsError, InputError, RunError
 from spatialgears.expression.panel import Panel
-from spatialgears.fitting import Fitted, fit_model
-from spatialgears.placing import place
-from spatialgears.progress import shown, tell_odd
+from spatialgears.pipeline import self_check as selfcheck
+from spatialgears.pipeline.cost import cost_of, predict_cost, require_memory
+from spatialgears.pipeline.fit import Fitted, fit_model
+from spatialgears.pipeline.place import place
+from spatialgears.pipeline.self_check import SelfCheck
 from spatialgears.reconstruction import Reconstruction
-from spatialgears.selfcheck import SelfCheck
+from spatialgears.runtime.progress import Progress, shown, tell_odd
+from spatialgears.runtime.threads import threads
+from spatialgears.storage import model_folder as store
+from spatialgears.text import number
 from spatialgears.validate import input_names, validate_cells, validate_inputs
+from spatialgears.validate.agreement import Likeness
 from spatialgears.validate.sampling import judge_all, named, sample_cells
-from spatialgears.validate.together import Likeness
-from spatialgears.words import number
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from spatialgears._version import __version__
 from spatialgears.assembly.distances import dense_distances, nearest_cells, neighbour_matrix, pair_distances
-from spatialgears.engine import write_atomic
 from spatialgears.errors import InputError
-from spatialgears.words import number
+from spatialgears.runtime.files import write_atomic
+from spatialgears.text import number
 
 if TYPE_CHECKING:
     from anndata import AnnData

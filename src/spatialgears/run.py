@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from spatialgears import store
 from spatialgears._version import __version__
 from spatialgears.config import Config, Preset
-from spatialgears.engine import Progress, join, remove_leftovers, silent, write_atomic
 from spatialgears.errors import InputError, RunError
-from spatialgears.processes import agreed, is_first
-from spatialgears.run_folder import RunFolder, fingerprint, locked, logged
-from spatialgears.words import duration, number, size
+from spatialgears.runtime.files import remove_leftovers, write_atomic
+from spatialgears.runtime.processes import agreed, is_first
+from spatialgears.runtime.progress import Progress, silent
+from spatialgears.runtime.training import join
+from spatialgears.storage import model_folder as store
+from spatialgears.storage.run_folder import RunFolder, fingerprint, locked, logged
+from spatialgears.text import duration, number, size
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -74,8 +76,8 @@ def run(
     tell
         Called with a line for the user: what the inputs are, what the run will take, what is there already.
     """
-    from spatialgears.check import cost_of, require_sets
-    from spatialgears.cost import require_memory
+    from spatialgears.pipeline.cost import cost_of, require_memory
+    from spatialgears.pipeline.foreseen import require_sets
     from spatialgears.summary import require_plotly, require_types, write_report
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import judge_all, named, sample_cells

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from spatialgears.config import ExpressionConfig
-from spatialgears.engine import torch_rng
 from spatialgears.expression.inputs import Inputs, projected_inputs, random_rows
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.views import SpotViews
+from spatialgears.runtime.seeds import torch_rng
 
 
 def test_every_group_is_drawn_as_often_whatever_its_size():

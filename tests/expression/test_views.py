@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from spatialgears.config import ExpressionConfig
-from spatialgears.engine import torch_rng
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.views import CellViews, SpotViews, cell_features, thin
+from spatialgears.runtime.seeds import torch_rng
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from spatialgears.errors import InputError, RunError
 from spatialgears.io import read
 from spatialgears.model import GEARS
-from spatialgears.store import FILES
+from spatialgears.storage.model_folder import FILES
 from spatialgears.validate import validate_cells
 
 FLIPS = int(os.environ.get("GEARS_FLIPS", "400"))

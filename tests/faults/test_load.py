@@ -11,15 +11,15 @@ import sys
 import psutil
 import pytest
 
-from spatialgears import cost
-from spatialgears.cost import Cost, predict_cost, require_memory
 from spatialgears.errors import InputError
+from spatialgears.pipeline import cost
+from spatialgears.pipeline.cost import Cost, predict_cost, require_memory
 
 RUN = """
 import json, sys
 from spatialgears.config import Config
 from spatialgears.io import read
-from spatialgears.check import cost_of
+from spatialgears.pipeline.cost import cost_of
 from spatialgears.model import GEARS
 from spatialgears.validate import validate_inputs
 files, n_cells = sys.argv[1], int(sys.argv[2])

@@ -7,41 +7,42 @@ from types import SimpleNamespace
 
 import pytest
 
-from spatialgears import engine, run_folder
 from spatialgears.config import Config
 from spatialgears.errors import ConfigError
+from spatialgears.runtime import training
+from spatialgears.storage import run_folder
 
 
 def test_bfloat16_is_refused_where_its_trial_dies(monkeypatch):
     monkeypatch.setattr(
         subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=-4)
     )  # illegal instruction
-    engine.bf16_works.cache_clear()
+    training.bf16_works.cache_clear()
     with pytest.raises(
         ConfigError, match=r"bf16-mixed does not work on this CPU.*\n.*What to do: Use 32-true"
     ):
-        engine.make_fabric(Config(precision="bf16-mixed"))
-    engine.bf16_works.cache_clear()
+        training.make_fabric(Config(precision="bf16-mixed"))
+    training.bf16_works.cache_clear()
 
 
 def test_bfloat16_is_used_where_its_trial_works(monkeypatch):
-    monkeypatch.setattr(engine, "bf16_works", lambda: True)
-    assert engine.make_fabric(Config(precision="bf16-mixed")).device.type == "cpu"
+    monkeypatch.setattr(training, "bf16_works", lambda: True)
+    assert training.make_fabric(Config(precision="bf16-mixed")).device.type == "cpu"
 
 
 def test_the_trial_of_bfloat16_does_not_take_us_with_it(monkeypatch):
-    engine.bf16_works.cache_clear()
-    monkeypatch.setattr(engine, "_BF16", "import os; os.abort()")
-    assert not engine.bf16_works()
-    engine.bf16_works.cache_clear()
-    monkeypatch.setattr(engine, "_BF16", "")
-    assert engine.bf16_works()
-    engine.bf16_works.cache_clear()
+    training.bf16_works.cache_clear()
+    monkeypatch.setattr(training, "_BF16", "import os; os.abort()")
+    assert not training.bf16_works()
+    training.bf16_works.cache_clear()
+    monkeypatch.setattr(training, "_BF16", "")
+    assert training.bf16_works()
+    training.bf16_works.cache_clear()
 
 
 def test_half_precision_needs_a_gpu():
     with pytest.raises(ConfigError, match="16-mixed needs a GPU"):
-        engine.make_fabric(Config(precision="16-mixed"))
+        training.make_fabric(Config(precision="16-mixed"))
 
 
 def test_a_gpu_that_is_not_there(monkeypatch):
@@ -50,7 +51,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(ConfigError, match=r"accelerator = cuda with devices = 1 cannot be used here"):
-        engine.make_fabric(Config(accelerator="cuda"))
+        training.make_fabric(Config(accelerator="cuda"))
 
 
 def test_a_system_without_file_locks_is_warned_of(monkeypatch, tmp_path, caplog):

@@ -12,10 +12,10 @@ import numpy as np
 import psutil
 import pytest
 
-from spatialgears import processes
 from spatialgears.cli import launch
 from spatialgears.config import Config
 from spatialgears.errors import ConfigError
+from spatialgears.runtime import processes
 
 
 def gears(*arguments, **options) -> subprocess.Popen:

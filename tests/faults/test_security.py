@@ -13,7 +13,7 @@ import spatialgears
 from spatialgears.errors import RunError
 from spatialgears.io import read, write_h5ad
 from spatialgears.model import GEARS
-from spatialgears.store import load_model, sealed
+from spatialgears.storage.model_folder import load_model, sealed
 
 ROOT = Path(spatialgears.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -33,7 +33,7 @@ DOTTED = {
 }
 #: Modules whose task it is to start processes or code of known places: the benchmark's peers, one trial, and the command
 #: itself in several processes.
-STARTERS = {"engine.py", "cli/launch.py", "bench/harness.py", "bench/limits.py"}
+STARTERS = {"runtime/training.py", "cli/launch.py", "bench/harness.py", "bench/limits.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -14,7 +14,7 @@ from spatialgears.config import Config
 from spatialgears.datasets import simulate_tissue
 from spatialgears.metrics.points import lay_on
 from spatialgears.model import GEARS
-from spatialgears.selfcheck import warnings
+from spatialgears.pipeline.self_check import warnings
 
 SHUFFLES = int(os.environ.get("GEARS_SHUFFLES", "50"))
 

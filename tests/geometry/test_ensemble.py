@@ -3,11 +3,11 @@ import copy
 import pytest
 import torch
 
-from spatialgears.engine import torch_rng
 from spatialgears.geometry.ensemble import Ensemble, dropout_spread
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.networks import _dropped
+from spatialgears.runtime.seeds import torch_rng
 from spatialgears.supervision.targets import centre, procrustes
 
 

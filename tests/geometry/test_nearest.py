@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize, pad
 
-from spatialgears.examining import middle
 from spatialgears.geometry import nearest
 from spatialgears.geometry.nearest import NearestSpots, nearest_places
+from spatialgears.pipeline.evaluation import middle
 from spatialgears.supervision.targets import centre
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from spatialgears.engine import load_state, torch_rng
 from spatialgears.errors import ConfigError, InputError, RunError, TrainingError
 from spatialgears.geometry import train_geometry
 from spatialgears.geometry.heldout import HeldOutScore
 from spatialgears.geometry.training import _Loop, _Minisets
+from spatialgears.runtime.files import load_state
+from spatialgears.runtime.seeds import torch_rng
 
 
 def train(tissue, config, **options):
@@ -150,7 +151,7 @@ def _plain_kernels():
 )
 def test_reduced_precision_trains_and_leaves_single_precision_weights(tissue, tiny, monkeypatch, changes):
     monkeypatch.setattr(
-        "spatialgears.engine.bf16_works", lambda: True
+        "spatialgears.runtime.training.bf16_works", lambda: True
     )  # with plain kernels it does everywhere
     config = tiny(steps=2, **changes).with_values({"precision": "bf16-mixed"})
     fit = train(tissue, config)

@@ -8,7 +8,7 @@ import pytest
 import spatialgears as sg
 from spatialgears.analysis.markers import MarkerEnrichment
 from spatialgears.errors import InputError
-from spatialgears.words import p_value
+from spatialgears.text import p_value
 
 
 def legend_names(ax) -> list[str]:

@@ -14,12 +14,12 @@ from sklearn.neighbors import NearestNeighbors
 
 from spatialgears.analysis import lookup
 from spatialgears.config import ExpressionConfig
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import reference_encoder
 from spatialgears.expression.views import cell_features
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:
     from anndata import AnnData

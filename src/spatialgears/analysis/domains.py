@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scipy import sparse, stats
 
 from spatialgears.analysis import lookup
-from spatialgears.engine import child_seed, numpy_rng
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import STD_FLOOR
+from spatialgears.runtime.seeds import child_seed, numpy_rng
 
 if TYPE_CHECKING:
     from anndata import AnnData

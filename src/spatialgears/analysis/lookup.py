@@ -16,9 +16,9 @@ from spatialgears.assembly.distances import nearest_cells
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.io.stored import copied
+from spatialgears.text import alike
 from spatialgears.validate.coordinates import at_one_height
 from spatialgears.validate.counts import check_finite, form_of, to_csr, values_of
-from spatialgears.words import alike
 
 if TYPE_CHECKING:
     from anndata import AnnData

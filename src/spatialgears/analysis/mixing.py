@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from spatialgears import metrics
 from spatialgears.analysis import lookup
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
 from spatialgears.expression.probe import balanced_probe
+from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:
     from anndata import AnnData

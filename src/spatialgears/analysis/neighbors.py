@@ -11,8 +11,8 @@ from scipy.stats import norm
 
 from spatialgears.analysis import lookup
 from spatialgears.assembly.distances import nearest_cells
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
+from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -12,9 +12,9 @@ from scipy.spatial import KDTree
 from spatialgears.analysis import lookup
 from spatialgears.analysis.correspondences import Matches, by_expression, by_shape, given
 from spatialgears.analysis.similarity import robust_similarity, smooth_deformation
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -20,8 +20,9 @@ from spatialgears.assembly.patches import sample_patches
 from spatialgears.assembly.solve import huber_solve, landmark_isomap
 from spatialgears.assembly.stitch import stitch
 from spatialgears.config import AssemblyConfig
-from spatialgears.engine import Clock, Progress, child_seed, silent
 from spatialgears.errors import InputError
+from spatialgears.runtime.progress import Clock, Progress, silent
+from spatialgears.runtime.seeds import child_seed
 from spatialgears.types import Features
 
 #: Which way was taken: one pass, one over a core and the others in parts, or stitched patches.

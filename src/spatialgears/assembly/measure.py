@@ -13,9 +13,9 @@ from torch import Tensor
 
 from spatialgears.assembly.hashing import hashed, mix
 from spatialgears.assembly.patches import Patches
-from spatialgears.engine import Progress, silent
 from spatialgears.errors import GearsError
-from spatialgears.processes import gathered, share_of
+from spatialgears.runtime.processes import gathered, share_of
+from spatialgears.runtime.progress import Progress, silent
 from spatialgears.types import Features
 
 #: ``geometry(features (B, n, f), mask (B, n), seeds (B,)) -> V_pred (B, n, d)``, each patch for itself.

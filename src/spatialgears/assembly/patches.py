@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree, reverse_cuthill_mckee
 
 from spatialgears.assembly.hashing import hashed, shuffled, uniform
 from spatialgears.config import AssemblyConfig
-from spatialgears.engine import child_seed
+from spatialgears.runtime.seeds import child_seed
 
 _WALK_STEPS = 24
 _VISITS = 6  # cells visited for each cell wanted, since walks return

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import dijkstra
 from spatialgears.assembly.hashing import shuffled
 from spatialgears.assembly.stitch import DistanceGraph
 from spatialgears.config import AssemblyConfig
-from spatialgears.engine import Progress, silent
+from spatialgears.runtime.progress import Progress, silent
 
 _RECORDS = 20
 _NOTABLE = 0.02  # mean residual of a fifth of delta

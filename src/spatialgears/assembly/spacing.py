@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spatialgears.engine import numpy_rng
+from spatialgears.runtime.seeds import numpy_rng
 
 ROUNDS = 60  # pairs of orthogonal directions; the layout has settled well before
 

@@ -14,8 +14,8 @@ from spatialgears.assembly.assemble import Assembly, assemble
 from spatialgears.assembly.distances import pair_distances
 from spatialgears.assembly.measure import Geometry
 from spatialgears.config import AssemblyConfig
-from spatialgears.engine import numpy_rng
 from spatialgears.metrics import evaluate
+from spatialgears.runtime.seeds import numpy_rng
 
 SIZES = (384, 512, 784, 1024, 2048, 4096)
 N_CELLS, PAIRS = 4096, 200_000

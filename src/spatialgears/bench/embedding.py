@@ -23,7 +23,6 @@ from spatialgears.bench.references import coords_of, shared_genes
 from spatialgears.bench.store import Store
 from spatialgears.config import Config
 from spatialgears.datasets import Tissue
-from spatialgears.engine import numpy_rng
 from spatialgears.expression.normalise import dense, log_normalise
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import knn_places, reference_encoder
@@ -31,6 +30,7 @@ from spatialgears.expression.training import EncoderFit, train_encoder
 from spatialgears.expression.views import cell_features
 from spatialgears.geometry.nearest import nearest_places
 from spatialgears.metrics import mixing, spearman
+from spatialgears.runtime.seeds import numpy_rng
 
 #: Sets of the table; ``simulated`` is another individual's cells, on another platform.
 SETS = ("mouse_atlas", "her2st_E", "dlpfc", "simulated")

@@ -14,10 +14,10 @@ from spatialgears.bench import assembly
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Store
 from spatialgears.config import Config
-from spatialgears.engine import threads
 from spatialgears.errors import InputError
 from spatialgears.model import GEARS
-from spatialgears.placing import Network
+from spatialgears.pipeline.place import Network
+from spatialgears.runtime.threads import threads
 from spatialgears.types import Features
 from spatialgears.validate import validate_cells
 

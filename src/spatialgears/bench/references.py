@@ -11,12 +11,12 @@ from anndata import AnnData
 from torch import Tensor, nn
 
 from spatialgears.config import ExpressionConfig
-from spatialgears.engine import child_seed, numpy_rng, owned_rng, torch_rng
 from spatialgears.expression.normalise import Matrix
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import knn_places, nearest_mean, reference_encoder
 from spatialgears.expression.views import BANK_BYTES, SpotViews, cell_features
 from spatialgears.metrics.points import lay_on
+from spatialgears.runtime.seeds import child_seed, numpy_rng, owned_rng, torch_rng
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
 #: Genes of the references: more than the model's panel, since weights make the rest harmless.

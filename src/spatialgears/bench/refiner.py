@@ -21,10 +21,11 @@ from spatialgears.bench.experiments import tasks_of
 from spatialgears.bench.one_model import seen
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Store
-from spatialgears.engine import child_seed, numpy_rng, threads
 from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
+from spatialgears.runtime.seeds import child_seed, numpy_rng
+from spatialgears.runtime.threads import threads
 from spatialgears.supervision.targets import procrustes
 
 logger = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from spatialgears.analysis import lookup, register
 from spatialgears.bench import experiments, one_model, protocols
 from spatialgears.bench.protocols import Task
 from spatialgears.config import Config
-from spatialgears.engine import threads
 from spatialgears.errors import InputError
 from spatialgears.metrics.points import lay_on, spot_pitch
 from spatialgears.plotting.canvas import plain
+from spatialgears.runtime.threads import threads
 
 #: What is registered, and how.
 RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {

@@ -29,12 +29,12 @@ from spatialgears.bench.methods import choose
 from spatialgears.bench.peers import PeerOptions
 from spatialgears.bench.store import Store
 from spatialgears.config import Config
-from spatialgears.cost import predict_cost
 from spatialgears.datasets import simulate_tissue
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import ConfigError
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
+from spatialgears.pipeline.cost import predict_cost
+from spatialgears.runtime.seeds import numpy_rng
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 TISSUE: dict[str, Any] = {"n_genes": 200, "n_sections": 1, "spots": 500}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spatialgears._version import __version__
-from spatialgears.engine import write_atomic
+from spatialgears.runtime.files import write_atomic
 
 Row = dict[str, Any]
 

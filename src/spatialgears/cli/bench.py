@@ -304,7 +304,7 @@ def _apart(
     from spatialgears.bench.experiments import tasks_of
     from spatialgears.bench.one_model import over_seeds
     from spatialgears.config import Config
-    from spatialgears.engine import threads
+    from spatialgears.runtime.threads import threads
 
     if experiment == "embedding":
         ablated = preset == "ablations"

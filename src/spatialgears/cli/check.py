@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spatialgears.cli import options, output
-from spatialgears.words import duration, size
+from spatialgears.text import duration, size
 
 if TYPE_CHECKING:
     from spatialgears.check import CheckReport

@@ -15,7 +15,7 @@ import typer
 
 from spatialgears.cli import launch, options, output
 from spatialgears.errors import InputError
-from spatialgears.progress import ProgressView
+from spatialgears.runtime.progress import ProgressView
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -63,9 +63,9 @@ def run(
     options.require_apart(out, [*st, sc], kind="folder")
     if launch.launched(settings):
         return
-    from spatialgears.processes import is_first
     from spatialgears.run import RunInputs
     from spatialgears.run import run as run_all
+    from spatialgears.runtime.processes import is_first
 
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
 
@@ -163,8 +163,8 @@ def fit(
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
     inputs = options.read_inputs(st, sc, how)
     from spatialgears.model import GEARS
-    from spatialgears.processes import is_first
-    from spatialgears.selfcheck import warnings
+    from spatialgears.pipeline.self_check import warnings
+    from spatialgears.runtime.processes import is_first
 
     assert inputs.cells is not None
     with ProgressView() as progress:
@@ -224,12 +224,12 @@ def reconstruct(
     settings = launch.on_devices(Config.preset(), devices, num_nodes)
     if launch.launched(settings):
         return
-    from spatialgears.engine import join
+    from spatialgears.runtime.training import join
 
     join(settings)
     from spatialgears.io import read
     from spatialgears.model import GEARS
-    from spatialgears.processes import is_first
+    from spatialgears.runtime.processes import is_first
 
     fitted = GEARS.load(model)
     config = fitted.config.with_values(assignments or [])

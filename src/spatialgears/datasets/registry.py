@@ -16,8 +16,8 @@ from anndata import AnnData
 from scipy import sparse
 
 from spatialgears.datasets.tissue import Tissue
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
+from spatialgears.runtime.seeds import numpy_rng
 
 ROOT_VARIABLE = "SPATIALGEARS_DATA"
 

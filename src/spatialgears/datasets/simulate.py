@@ -14,8 +14,8 @@ from spatialgears.datasets.anatomy import BOX, CELL_TYPES, DOMAINS, Anatomy, Sit
 from spatialgears.datasets.programmes import Genes, count, draw_states
 from spatialgears.datasets.spots import lay_spots, membership
 from spatialgears.datasets.tissue import Tissue
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
+from spatialgears.runtime.seeds import numpy_rng
 
 _MICROMETRES = 1000.0  # per unit of the anatomy: the organ is nearly 3 mm long
 _SECTION_STEP = 0.12  # depth between sections, in radii of the organ

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from spatialgears.engine import numpy_rng
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.reference import Place, knn_places
 from spatialgears.metrics import spearman
+from spatialgears.runtime.seeds import numpy_rng
 
 logger = logging.getLogger(__name__)
 

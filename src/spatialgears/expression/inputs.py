@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spatialgears.engine import torch_rng
 from spatialgears.expression.normalise import Matrix
 from spatialgears.expression.views import Views
+from spatialgears.runtime.seeds import torch_rng
 
 #: Profiles of one domain that an encoder learns from; of more, a random part is taken.
 MAX_PROFILES = 20_000

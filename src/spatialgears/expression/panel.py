@@ -10,11 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
-from spatialgears.coexpression import agreement, agreement_by_gene, best_detected, standardised
 from spatialgears.config import ExpressionConfig
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import Matrix, log_normalise
-from spatialgears.words import number
+from spatialgears.text import number
+from spatialgears.validate.coexpression import agreement, agreement_by_gene, best_detected, standardised
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True)
     """How much each gene counts (G,) where slides and cells are unlike; ones where they are alike.
 
     What the slides teach of a gene holds for the cells if it goes with the same other genes there
-    (:func:`~spatialgears.coexpression.agreement_by_gene`). Of one tissue and platform, genes differ in that by noise alone, and
+    (``agreement_by_gene``). Of one tissue and platform, genes differ in that by noise alone, and
     are left as they are.
 
     Parameters

@@ -20,9 +20,9 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from spatialgears.config import ExpressionConfig
-from spatialgears.engine import numpy_rng, torch_rng
 from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME
 from spatialgears.expression.views import SpotViews
+from spatialgears.runtime.seeds import numpy_rng, torch_rng
 
 logger = logging.getLogger(__name__)
 

@@ -17,20 +17,6 @@ import torch
 from torch import Tensor
 
 from spatialgears.config import Config, ExpressionConfig
-from spatialgears.engine import (
-    Progress,
-    check_finite,
-    child_seed,
-    load_state,
-    make_fabric,
-    numpy_rng,
-    owned_rng,
-    restore_training,
-    save_state,
-    silent,
-    torch_rng,
-    training_state,
-)
 from spatialgears.errors import RunError
 from spatialgears.expression.adversary import grl_coefficient
 from spatialgears.expression.encoder import Encoder
@@ -44,7 +30,11 @@ from spatialgears.expression.reference import Place, knn_places, reference_encod
 from spatialgears.expression.start import svd_basis, weighted_start
 from spatialgears.expression.views import CellViews, SpotViews
 from spatialgears.metrics import mixing
-from spatialgears.processes import together
+from spatialgears.runtime.files import load_state, save_state
+from spatialgears.runtime.processes import together
+from spatialgears.runtime.progress import Progress, silent
+from spatialgears.runtime.seeds import child_seed, numpy_rng, owned_rng, torch_rng
+from spatialgears.runtime.training import check_finite, make_fabric, restore_training, training_state
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

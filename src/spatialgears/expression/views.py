@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from spatialgears.config import ExpressionConfig
-from spatialgears.engine import child_seed
 from spatialgears.expression.normalise import Matrix, Standardiser, dense, log_normalise
 from spatialgears.expression.panel import Panel
 from spatialgears.expression.thinning import thin
+from spatialgears.runtime.seeds import child_seed
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spatialgears.engine import child_seed, torch_rng
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
-from spatialgears.processes import share_of, summed
+from spatialgears.runtime.processes import share_of, summed
+from spatialgears.runtime.seeds import child_seed, torch_rng
 from spatialgears.supervision.targets import centre, procrustes
 from spatialgears.types import Features
 

@@ -9,8 +9,8 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from spatialgears.engine import numpy_rng, torch_rng
 from spatialgears.geometry.model import GeometryModel
+from spatialgears.runtime.seeds import numpy_rng, torch_rng
 
 #: ``draw(index, generator)``: a random view (..., f) of the spots ``index`` (...,).
 Draw = Callable[[Tensor, torch.Generator], Tensor]

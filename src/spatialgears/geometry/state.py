@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from spatialgears.engine import load_state, restore_training, save_state, training_state
 from spatialgears.errors import RunError
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.objective import Objective
+from spatialgears.runtime.files import load_state, save_state
+from spatialgears.runtime.training import restore_training, training_state
 
 log = logging.getLogger(__name__)
 

@@ -18,20 +18,14 @@ import torch
 from torch import Tensor
 
 from spatialgears.config import Config
-from spatialgears.engine import (
-    Progress,
-    check_finite,
-    child_seed,
-    make_fabric,
-    owned_rng,
-    silent,
-    torch_rng,
-)
 from spatialgears.geometry.heldout import Draw, HeldOutScore, hold_out_block
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.objective import Batch, Noise, Objective, Part, draw_noise
 from spatialgears.geometry.state import TrainingState, follow, one_cycle
-from spatialgears.processes import together
+from spatialgears.runtime.processes import together
+from spatialgears.runtime.progress import Progress, silent
+from spatialgears.runtime.seeds import child_seed, owned_rng, torch_rng
+from spatialgears.runtime.training import check_finite, make_fabric
 from spatialgears.supervision.minisets import MinisetSampler
 
 if TYPE_CHECKING:

@@ -153,7 +153,7 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
     """
     from anndata import AnnData
 
-    from spatialgears.engine import atomic_path
+    from spatialgears.runtime.files import atomic_path
 
     with _repeated_names():
         whole = adata.to_memory() if stored.on_disk(adata) else adata
@@ -214,7 +214,7 @@ def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replaci
     import h5py
     from anndata.io import read_elem, write_elem
 
-    from spatialgears.engine import atomic_path
+    from spatialgears.runtime.files import atomic_path
 
     with atomic_path(path) as temporary, _writing(path):
         stored.copy_as_h5ad(Path(source), temporary)

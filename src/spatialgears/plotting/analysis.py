@@ -11,7 +11,7 @@ import pandas as pd
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, maps, palette
 from spatialgears.plotting.values import SLIDE_UNIT, color_values, coordinates, slot
-from spatialgears.words import p_value
+from spatialgears.text import p_value
 
 if TYPE_CHECKING:
     from anndata import AnnData

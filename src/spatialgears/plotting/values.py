@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
-from spatialgears.words import alike
+from spatialgears.text import alike
 
 if TYPE_CHECKING:
     from anndata import AnnData

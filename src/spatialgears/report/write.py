@@ -9,11 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from spatialgears.engine import write_atomic
 from spatialgears.errors import InputError
 from spatialgears.report import page
 from spatialgears.report.content import ReportContent
 from spatialgears.report.encode import as_script, payload
+from spatialgears.runtime.files import write_atomic
 
 SCRIPTS = ("page.js", "points.js", "curves.js", "report.js")
 

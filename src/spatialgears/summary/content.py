@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from spatialgears import selfcheck
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
 from spatialgears.errors import InputError, require_new
 from spatialgears.io import take_layer
 from spatialgears.metrics import canonical
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.pipeline import self_check as selfcheck
 from spatialgears.reconstruction import OF_PLACES, Reconstruction
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
-from spatialgears.store import versions
+from spatialgears.storage.model_folder import versions
 from spatialgears.summary import findings
 from spatialgears.summary.profiles import seen_profiles
 from spatialgears.summary.subject import Subject, require_types, subject_of
+from spatialgears.text import number
 from spatialgears.validate import input_names, slide_titles, title_of
 from spatialgears.validate.counts import row_totals, to_csr
-from spatialgears.words import number
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -20,7 +20,7 @@ from spatialgears.analysis.neighbors import matrix
 from spatialgears.errors import InputError
 from spatialgears.report.content import Section
 from spatialgears.summary.subject import Subject
-from spatialgears.words import p_value
+from spatialgears.text import p_value
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -14,10 +14,10 @@ from scipy.spatial import KDTree
 
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import components
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
-from spatialgears.fitting import Slide
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.pipeline.fit import Slide
+from spatialgears.runtime.seeds import numpy_rng
 from spatialgears.summary.subject import Subject
 from spatialgears.validate import validate_cells
 

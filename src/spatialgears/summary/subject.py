@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from spatialgears.engine import numpy_rng
 from spatialgears.errors import InputError
 from spatialgears.expression.panel import Panel
 from spatialgears.reconstruction import Reconstruction
+from spatialgears.runtime.seeds import numpy_rng
 from spatialgears.validate.counts import to_csr
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
-from spatialgears.words import number
+from spatialgears.text import number
 
 if TYPE_CHECKING:
     from anndata import AnnData

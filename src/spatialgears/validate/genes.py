@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from spatialgears.errors import InputError
-from spatialgears.words import number
+from spatialgears.text import number
 
 #: With a larger share of repeated names an input is refused; with less, these names are left out.
 MOST_REPEATED = 0.005

@@ -16,12 +16,12 @@ import pytest
 from scipy import sparse
 
 import spatialgears
-from spatialgears import words
+from spatialgears import text as words
 from spatialgears.cli import app as app_module
 from spatialgears.cli import main, options, output
 from spatialgears.cli.options import load_config
 from spatialgears.errors import InputError, TrainingError
-from spatialgears.progress import ProgressView
+from spatialgears.runtime.progress import ProgressView
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from spatialgears._version import __version__
 from spatialgears.config import Config
-from spatialgears.engine import atomic_path, load_state, packed_state, remove_leftovers
 from spatialgears.errors import ConfigError, InputError, RunError
+from spatialgears.runtime.files import atomic_path, load_state, packed_state, remove_leftovers
 
 FORMAT = 2
 FILES = ("config.json", "weights.safetensors", "genes.txt", "meta.json")

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from spatialgears.words import duration
+from spatialgears.text import duration
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
-    from spatialgears.engine import Progress as Callback
+#: ``progress(stage, done, total, values)``: called by long loops; the command line draws bars from it.
+Progress = Callable[[str, int, int, Mapping[str, float]], None]
+
+
+def silent(stage: str, done: int, total: int, values: Mapping[str, float]) -> None:
+    """The progress callback that shows nothing."""
+
+
+class Clock:
+    """Seconds by step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, step: str) -> Iterator[None]:
+        """Measure a block; what took time in another way is measured elsewhere."""
+        start, before = time.perf_counter(), self.apart()
+        yield
+        self.seconds[step] = time.perf_counter() - start - (self.apart() - before)
+
+    def apart(self) -> float:
+        """Seconds so far that belong to no step."""
+        return 0.0
 
 
 class ProgressView:
@@ -30,7 +54,7 @@ class ProgressView:
 
     def __init__(self, *, every: float = 10.0) -> None:
         self._every = every
-        self._bars: Progress | None = None
+        self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._started: dict[str, tuple[float, int]] = {}  # when, and the steps behind us then
         self._told: dict[str, float] = {}
@@ -38,9 +62,10 @@ class ProgressView:
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bars
 
-            self._bars = Progress(
+            self._bars = Bars(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
@@ -86,17 +111,15 @@ class ProgressView:
         sys.stderr.flush()
 
 
-def tell_odd(progress: Callback, odd: Sequence[str]) -> None:
+def tell_odd(progress: Progress, odd: Sequence[str]) -> None:
     """Say what is odd before the work, where its progress is shown."""
     if odd and isinstance(progress, ProgressView):
         progress.tell("\n".join(["Odd", *(f"  - {text}" for text in odd)]))
 
 
 @contextmanager
-def shown(progress: Callback | bool) -> Iterator[Callback]:
+def shown(progress: Progress | bool) -> Iterator[Progress]:
     """The callback itself; for True, one that shows the progress, and for False one that does not."""
-    from spatialgears.engine import silent
-
     if progress is True:
         with ProgressView() as view:
             yield view

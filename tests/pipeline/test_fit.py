@@ -10,10 +10,12 @@ import torch
 from anndata import AnnData
 from scipy import sparse
 
-from spatialgears.engine import child_seed
 from spatialgears.errors import ConfigError, InputError
-from spatialgears.examining import place_unseen, reference_places, set_reach
-from spatialgears.fitting import (
+from spatialgears.geometry.nearest import NearestSpots
+from spatialgears.geometry.training import Folds, random_parts
+from spatialgears.model import GEARS
+from spatialgears.pipeline.evaluation import place_unseen, reference_places, set_reach
+from spatialgears.pipeline.fit import (
     _keep_slides,
     along,
     build_network,
@@ -21,10 +23,8 @@ from spatialgears.fitting import (
     seen_by_network,
     spots_that_choose,
 )
-from spatialgears.geometry.nearest import NearestSpots
-from spatialgears.geometry.training import Folds, random_parts
-from spatialgears.model import GEARS
-from spatialgears.store import StoredModel
+from spatialgears.runtime.seeds import child_seed
+from spatialgears.storage.model_folder import StoredModel
 from spatialgears.validate import validate_inputs
 
 RNG = np.random.default_rng(0)
@@ -46,7 +46,9 @@ def turned(seed: int, shift: float = 0.0):
 @pytest.fixture
 def _no_dropout(monkeypatch):
     """The stand-ins for models below have none."""
-    monkeypatch.setattr("spatialgears.examining.dropout_spread", lambda model, x, *, seed: torch.ones(len(x)))
+    monkeypatch.setattr(
+        "spatialgears.pipeline.evaluation.dropout_spread", lambda model, x, *, seed: torch.ones(len(x))
+    )
 
 
 @pytest.mark.usefixtures("_no_dropout")
@@ -232,7 +234,7 @@ def test_features_are_those_of_the_cells_asked_for(small_model, small_tissue):
 
 
 def test_more_processes_than_sets_are_refused_before_any_training(small_config, small_tissue, monkeypatch):
-    monkeypatch.setattr("spatialgears.fitting.train_encoder", None)
+    monkeypatch.setattr("spatialgears.pipeline.fit.train_encoder", None)
     config = small_config.with_values({"devices": 9, "geometry": {"batch_size": 8, "slide_batch": 4}})
     with pytest.raises(ConfigError, match="9 processes cannot share the 4 sets"):
         fit_model(validate_inputs(small_tissue.slides[0], small_tissue.cells), config)
@@ -271,7 +273,7 @@ def test_values_that_are_not_counts(small_config, small_tissue):
 def test_of_a_large_slide_as_many_spots_as_are_kept_fill_the_tissue(small_config, monkeypatch):
     """A quarter of the spots lie twice as far apart, whatever the distance of the nearest two."""
     grid = np.stack(np.meshgrid(np.arange(20.0), np.arange(20.0)), -1).reshape(-1, 2)
-    monkeypatch.setattr("spatialgears.fitting.FOOTPRINT", 100)
+    monkeypatch.setattr("spatialgears.pipeline.fit.FOOTPRINT", 100)
     [kept] = _keep_slides(lambda index, generator: torch.zeros(len(index), 2), [grid], [None], seed=0)
     assert len(kept.coords) == 100 and kept.pitch == pytest.approx(2.0)
 
@@ -281,7 +283,7 @@ def test_features_of_an_embedding_do_not_depend_on_how_many_are_made_at_once(sma
     counts = sparse.random(50, len(small_model.panel_.genes), 0.4, "csr", random_state=0)
     features = small_model._fitted.features(counts, config, missing=np.zeros(counts.shape[1], bool))
     whole = features[np.arange(50)]
-    monkeypatch.setattr("spatialgears.fitting.DENSE_CELLS", 7)
+    monkeypatch.setattr("spatialgears.pipeline.fit.DENSE_CELLS", 7)
     torch.testing.assert_close(features[np.arange(50)], whole)
 
 
@@ -311,6 +313,6 @@ def test_the_panel_is_chosen_by_these_spots(small_config, monkeypatch):
     def seen(slides, coords, cells, **rest):
         raise InputError(f"{slides[0].shape[0]} spots, {len(coords[0])} places, {cells.shape[0]} cells")
 
-    monkeypatch.setattr("spatialgears.fitting.build_panel", seen)
+    monkeypatch.setattr("spatialgears.pipeline.fit.build_panel", seen)
     with pytest.raises(InputError, match="80 spots, 80 places, 60 cells"):  # two generators miss a tenth each
         fit_model(validate_inputs([slide], cells), small_config)

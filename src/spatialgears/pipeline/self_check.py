@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 from scipy.stats import rankdata
 
-from spatialgears.engine import numpy_rng
 from spatialgears.metrics import evaluate
 from spatialgears.metrics.wording import MAIN
+from spatialgears.runtime.seeds import numpy_rng
 
 Verdict = Literal["good", "fair", "weak", "none"]
 #: Smallest Spearman correlation of distances for each verdict; below the last there is no signal to speak of.

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from spatialgears.coexpression import Correlations
 from spatialgears.config import Config
+from spatialgears.validate.agreement import MANY, SlideExpression
+from spatialgears.validate.coexpression import Correlations
 from spatialgears.validate.copies import fingerprints, warn_own_spots
 from spatialgears.validate.counts import Form, empty_rows, form_of
-from spatialgears.validate.together import MANY, SlideExpression
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from spatialgears.engine import cannot_write
 from spatialgears.errors import InputError, RunError
+from spatialgears.runtime.files import cannot_write
 
 try:
     import fcntl

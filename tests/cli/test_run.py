@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spatialgears.cli import main
-from spatialgears.placing import place
+from spatialgears.pipeline.place import place
 
 
 @pytest.fixture(scope="module")

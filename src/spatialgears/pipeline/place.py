@@ -19,13 +19,14 @@ from spatialgears.assembly.assemble import Assembly, assemble, one_shot_memory
 from spatialgears.assembly.canonical import canonical
 from spatialgears.assembly.spacing import fill_footprint, footprint
 from spatialgears.config import AssemblyConfig, Config
-from spatialgears.engine import Clock, Progress, child_seed, numpy_rng, silent
-from spatialgears.fitting import CellFeatures, Fitted
 from spatialgears.geometry.ensemble import Ensemble, Mapper
 from spatialgears.metrics.points import lay_on
-from spatialgears.processes import rank_and_size
+from spatialgears.pipeline.fit import CellFeatures, Fitted
+from spatialgears.runtime.processes import rank_and_size
+from spatialgears.runtime.progress import Clock, Progress, silent
+from spatialgears.runtime.seeds import child_seed, numpy_rng
+from spatialgears.text import number
 from spatialgears.types import Features
-from spatialgears.words import number
 
 logger = logging.getLogger(__name__)
 

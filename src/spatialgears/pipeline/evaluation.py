@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spatialgears.assembly.confidence import Confidence, error_of_mean
-from spatialgears.engine import child_seed, numpy_rng, torch_rng
 from spatialgears.expression.reference import knn_places, reference_encoder
 from spatialgears.expression.views import SpotViews
 from spatialgears.geometry.ensemble import Ensemble, dropout_spread
@@ -20,7 +19,8 @@ from spatialgears.geometry.heldout import Draw
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import Folds, GeometryFit
-from spatialgears.selfcheck import MISSED_SLIDE, SelfCheck, score
+from spatialgears.pipeline.self_check import MISSED_SLIDE, SelfCheck, score
+from spatialgears.runtime.seeds import child_seed, numpy_rng, torch_rng
 from spatialgears.supervision.targets import Pose
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.spatial import KDTree
 
-from spatialgears.placing import Network, place, slides_among_cells, unfilled
+from spatialgears.pipeline.place import Network, place, slides_among_cells, unfilled
 
 
 @pytest.fixture

@@ -7,40 +7,40 @@ import pytest
 import torch
 from torch import nn
 
-from spatialgears import engine
 from spatialgears.config import Config
 from spatialgears.errors import ConfigError, RunError, TrainingError
+from spatialgears.runtime import files, seeds, threads, training
 
 
 def test_child_seeds_depend_on_the_whole_path_and_on_nothing_else():
-    seeds = [
-        engine.child_seed(seed, *path)
+    found = [
+        seeds.child_seed(seed, *path)
         for seed in (0, 1)
         for path in [(), ("patch",), ("patch", 1), ("patch", 2), ("sample", 1), (1, "patch")]
     ]
-    assert len(set(seeds)) == len(seeds)
-    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert len(set(found)) == len(found)
+    assert all(0 <= seed < 2**63 for seed in found)
     np.random.default_rng().random(3)
     torch.manual_seed(5)
-    assert engine.child_seed(0, "patch", 1) == seeds[2]
+    assert seeds.child_seed(0, "patch", 1) == found[2]
 
 
 def test_child_seeds_tell_a_path_from_the_same_path_with_a_zero():
-    assert engine.child_seed(0, "patch") != engine.child_seed(0, "patch", 0)
+    assert seeds.child_seed(0, "patch") != seeds.child_seed(0, "patch", 0)
 
 
 def test_generators_are_reproducible_and_apart():
-    first, again, other = (engine.torch_rng(3, "miniset", step) for step in (4, 4, 5))
+    first, again, other = (seeds.torch_rng(3, "miniset", step) for step in (4, 4, 5))
     x, y, z = (torch.rand(50, generator=generator) for generator in (first, again, other))
     assert torch.equal(x, y) and not torch.equal(x, z)
-    assert engine.numpy_rng(3, "a").random() == engine.numpy_rng(3, "a").random()
+    assert seeds.numpy_rng(3, "a").random() == seeds.numpy_rng(3, "a").random()
 
 
 def test_owned_rng_gives_the_callers_generator_back():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    with engine.owned_rng():
+    with seeds.owned_rng():
         torch.manual_seed(99)
         torch.rand(7)
     assert torch.equal(torch.rand(3), expected)
@@ -50,7 +50,7 @@ def test_threads_are_put_back_even_after_an_error():
     before = torch.get_num_threads()
 
     def fail() -> None:
-        with engine.threads(1) as count:
+        with threads.threads(1) as count:
             assert count == torch.get_num_threads() == 1
             raise KeyError
 
@@ -58,33 +58,33 @@ def test_threads_are_put_back_even_after_an_error():
         fail()
     assert torch.get_num_threads() == before
     assert float(np.float64(1e-310) * np.float64(1)) > 0  # nor are tiny numbers of the caller flushed to zero
-    with engine.threads() as chosen:
+    with threads.threads() as chosen:
         assert 1 <= chosen <= 8
 
 
 def test_fabric_follows_the_configuration():
-    fabric = engine.make_fabric(Config())
+    fabric = training.make_fabric(Config())
     assert fabric.device.type == "cpu" and fabric.world_size == 1
 
 
 def test_write_atomic_leaves_the_old_file_when_interrupted(tmp_path, monkeypatch):
     path = tmp_path / "new" / "a.txt"
-    engine.write_atomic(path, "old")
+    files.write_atomic(path, "old")
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        engine.write_atomic(path, b"new")
+        files.write_atomic(path, b"new")
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_state_round_trip(tmp_path):
     tensors = {"a": torch.rand(3, 2).T, "b": torch.tensor(7), "c": torch.zeros(0)}
-    engine.save_state(tmp_path / "s", tensors, {"step": 3, "name": "é"})
-    found, meta = engine.load_state(tmp_path / "s")
+    files.save_state(tmp_path / "s", tensors, {"step": 3, "name": "é"})
+    found, meta = files.load_state(tmp_path / "s")
     assert meta == {"step": 3, "name": "é"}
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
@@ -95,10 +95,10 @@ def test_state_round_trip(tmp_path):
 )
 def test_damaged_state_is_refused_by_name(tmp_path, spoil):
     path = tmp_path / "weights.safetensors"
-    engine.save_state(path, {"a": torch.rand(10)})
+    files.save_state(path, {"a": torch.rand(10)})
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(RunError, match=r"weights\.safetensors"):
-        engine.load_state(path)
+        files.load_state(path)
 
 
 def test_state_of_something_else_is_refused(tmp_path):
@@ -107,21 +107,21 @@ def test_state_of_something_else_is_refused(tmp_path):
     junk = b"x" * 40
     (tmp_path / "s").write_bytes(junk + zlib.crc32(junk).to_bytes(4, "little"))
     with pytest.raises(RunError, match="not a spatialgears state file"):
-        engine.load_state(tmp_path / "s")
+        files.load_state(tmp_path / "s")
 
 
 def train(steps: int, *, start: int = 0, state=None):
     """A tiny loop as the stages write theirs: AdamW, dropout, randomness a function of the step."""
-    with engine.owned_rng():
+    with seeds.owned_rng():
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
     if state is not None:
-        engine.restore_training(state, module, optimizer)
-    with engine.owned_rng():
+        training.restore_training(state, module, optimizer)
+    with seeds.owned_rng():
         for step in range(start, steps):
-            torch.manual_seed(engine.child_seed(0, "step", step))
-            x = torch.randn(16, 4, generator=engine.torch_rng(0, "batch", step))
+            torch.manual_seed(seeds.child_seed(0, "step", step))
+            x = torch.randn(16, 4, generator=seeds.torch_rng(0, "batch", step))
             loss = (module(x) - x.sum(1, keepdim=True)).square().mean()
             optimizer.zero_grad()
             loss.backward()
@@ -132,8 +132,8 @@ def train(steps: int, *, start: int = 0, state=None):
 def test_training_resumes_exactly(tmp_path):
     whole, _ = train(10)
     module, optimizer = train(4)
-    engine.save_state(tmp_path / "c", engine.training_state(module, optimizer), {"step": 4})
-    state, meta = engine.load_state(tmp_path / "c")
+    files.save_state(tmp_path / "c", training.training_state(module, optimizer), {"step": 4})
+    state, meta = files.load_state(tmp_path / "c")
     resumed, _ = train(10, start=meta["step"], state=state)
     for left, right in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(left, right)
@@ -142,12 +142,12 @@ def test_training_resumes_exactly(tmp_path):
 
 
 def test_losses_that_are_not_finite_stop_training():
-    engine.check_finite({"gram": torch.tensor(1.0)}, 3, "geometry")
+    training.check_finite({"gram": torch.tensor(1.0)}, 3, "geometry")
     with pytest.raises(TrainingError, match=r"geometry: the loss term nca .* step 3"):
-        engine.check_finite({"gram": torch.tensor(1.0), "nca": torch.tensor(float("nan"))}, 3, "geometry")
+        training.check_finite({"gram": torch.tensor(1.0), "nca": torch.tensor(float("nan"))}, 3, "geometry")
 
 
 def test_compiling_without_a_compiler_is_told_before_any_work(monkeypatch):
-    monkeypatch.setattr(engine.shutil, "which", lambda name: None)
+    monkeypatch.setattr(training.shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match="needs a C\\+\\+ compiler"):
-        engine.make_fabric(Config().with_values(["compile=true"]))
+        training.make_fabric(Config().with_values(["compile=true"]))

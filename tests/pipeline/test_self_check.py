@@ -6,7 +6,15 @@ from scipy import sparse
 
 from spatialgears.metrics.wording import MAIN
 from spatialgears.model import GEARS
-from spatialgears.selfcheck import HIGHER_IS_BETTER, SelfCheck, judge, p_value, score, trusted, warnings
+from spatialgears.pipeline.self_check import (
+    HIGHER_IS_BETTER,
+    SelfCheck,
+    judge,
+    p_value,
+    score,
+    trusted,
+    warnings,
+)
 
 FLAT, SPATIAL = np.full(60, 0.02), np.full(60, 0.5)
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from spatialgears.config import Config
-from spatialgears.engine import load_state, save_state
 from spatialgears.errors import InputError, RunError
 from spatialgears.model import GEARS
-from spatialgears.store import (
+from spatialgears.runtime.files import load_state, save_state
+from spatialgears.storage.model_folder import (
     FILES,
     StoredModel,
     flatten,
@@ -74,7 +74,7 @@ def test_a_full_disk_leaves_the_old_model(stored, tmp_path, monkeypatch):
     def full(tensors):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("spatialgears.store.packed_state", full)
+    monkeypatch.setattr("spatialgears.storage.model_folder.packed_state", full)
     other = StoredModel(Config(seed=4), stored.tensors, stored.genes, stored.meta)
     with pytest.raises(RunError, match=r"No space left.*are as they were"):
         save_model(tmp_path / "m", other, overwrite=True)

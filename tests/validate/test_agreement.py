@@ -8,7 +8,7 @@ from scipy import sparse
 from spatialgears.config import Config
 from spatialgears.datasets import simulate_tissue
 from spatialgears.validate import validate_inputs
-from spatialgears.validate.together import AGREEING, TOGETHER, Likeness
+from spatialgears.validate.agreement import AGREEING, TOGETHER, Likeness
 
 
 def likeness(slides: list[ad.AnnData], cells: ad.AnnData | None, **options: object) -> Likeness:

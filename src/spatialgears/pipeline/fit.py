@@ -15,10 +15,7 @@ from scipy import sparse
 from torch import Tensor
 
 from spatialgears.assembly.confidence import Confidence
-from spatialgears.check import foreseen, require_sets
 from spatialgears.config import Config
-from spatialgears.engine import Progress, child_seed, make_fabric, numpy_rng, silent, torch_rng
-from spatialgears.examining import examine, set_reach
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.inputs import random_rows
 from spatialgears.expression.normalise import Standardiser
@@ -33,12 +30,16 @@ from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.geometry.training import held_out, train_geometry
 from spatialgears.metrics.points import spot_pitch
-from spatialgears.progress import tell_odd
-from spatialgears.selfcheck import SelfCheck
-from spatialgears.store import StoredModel, flatten, part
+from spatialgears.pipeline.evaluation import examine, set_reach
+from spatialgears.pipeline.foreseen import foreseen, require_sets
+from spatialgears.pipeline.self_check import SelfCheck
+from spatialgears.runtime.progress import Progress, silent, tell_odd
+from spatialgears.runtime.seeds import child_seed, numpy_rng, torch_rng
+from spatialgears.runtime.training import make_fabric
+from spatialgears.storage.model_folder import StoredModel, flatten, part
 from spatialgears.supervision.slides import Frame, canonicalise
 from spatialgears.validate import ValidInputs
-from spatialgears.validate.later import Remembered
+from spatialgears.validate.new_cells import Remembered
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ class Fitted:
 
     @classmethod
     def restore(cls, stored: StoredModel) -> Fitted:
-        """A fitted model from what :mod:`spatialgears.store` read."""
+        """A fitted model from what :mod:`spatialgears.storage.model_folder` read."""
         tensors, meta, config = stored.tensors, stored.meta, stored.config
         encoder = Encoder.from_state(state).freeze() if (state := part("encoder", tensors)) else None
         signal = tensors.get("panel.signal")

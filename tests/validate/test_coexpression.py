@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from spatialgears.coexpression import agreement, agreement_by_gene, best_detected, standardised
+from spatialgears.validate.coexpression import agreement, agreement_by_gene, best_detected, standardised
 
 
 def programmes(n: int, *, seed: int, loadings: np.ndarray, noise: float = 1.0) -> np.ndarray:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from spatialgears.coexpression import FEWEST, Correlations, best_detected, standardised
 from spatialgears.config import Config
 from spatialgears.validate import ValidInputs
+from spatialgears.validate.coexpression import FEWEST, Correlations, best_detected, standardised
 from spatialgears.validate.counts import Form
 
 #: Depth of spots, relative to cells, below which they are called shallow.

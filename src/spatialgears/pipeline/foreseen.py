@@ -1,0 +1,32 @@
+"""What can be said of a run before it starts, from its inputs and its configuration alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spatialgears.config import Config
+from spatialgears.errors import ConfigError
+
+
+def require_sets(config: Config, n_slides: int) -> None:
+    """Refuse more processes than there are minisets to share.
+
+    Raises
+    ------
+    ConfigError
+        If some would have nothing to train on.
+    """
+    if config.processes > (sets := config.geometry.sets(n_slides)):
+        raise ConfigError(
+            f"{config.processes} processes cannot share the {sets} sets of a training step.",
+            "Use fewer devices, or a larger geometry.batch_size and geometry.slide_batch.",
+        )
+
+
+def foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
+    """What a run on slides whose genes have these Moran's I (G,) will warn of, whatever it finds."""
+    from spatialgears.pipeline.self_check import not_held_out, weak_signal
+
+    geometry = config.geometry
+    slides = n_slides > 1 and geometry.slide_steps > 0
+    return not_held_out(geometry.crossfit > 0 or slides, slides, n_slides=n_slides) + weak_signal(moran)

@@ -1,0 +1,1 @@
+"""What every stage needs to run: seeds, files, threads, processes, progress and training loops."""

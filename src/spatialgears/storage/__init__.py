@@ -1,0 +1,1 @@
+"""Folders on disk: saved models and runs."""
