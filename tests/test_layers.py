@@ -31,7 +31,6 @@ LAYERS = [
     ["analysis"],
     ["plotting"],
     ["report"],
-    ["summary"],
     ["run"],
     ["bench"],
     ["cli"],
@@ -41,7 +40,7 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 #: AnnData is touched at the edges only; stages are functions of arrays.
 EDGES = {"io", "validate", "check", "datasets", "reconstruction", "model", "analysis", "plotting", "report"}
-EDGES |= {"summary", "run", "bench", "cli"}
+EDGES |= {"run", "bench", "cli"}
 
 #: What a module must know nothing of, beyond the rows.
 FORBIDDEN = {

@@ -348,12 +348,12 @@ def test_without_plotly_the_cells_are_written_all_the_same(
 ):
     import shutil
 
-    from spatialgears.summary import content
+    from spatialgears.report import write
 
     shutil.copytree(done.root, tmp_path / "out")
     (tmp_path / "out" / "report.html").unlink()
     (tmp_path / "out" / "cells.h5ad").unlink()
-    monkeypatch.setattr(content, "find_spec", lambda name: None)
+    monkeypatch.setattr(write, "find_spec", lambda name: None)
     again = run(inputs, tmp_path / "out", config, progress=silent)
     assert again.cells.exists() and not again.report.exists()
     assert "spatialgears[report]" in caplog.text

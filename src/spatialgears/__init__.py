@@ -17,7 +17,7 @@ _ATTRIBUTES = {
     "read": "spatialgears.io",
     "InputError": "spatialgears.errors",
     "check_inputs": "spatialgears.check",
-    "write_report": "spatialgears.summary",
+    "write_report": "spatialgears.report",
 }
 _MODULES = {
     "metrics": "spatialgears.metrics",

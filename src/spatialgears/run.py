@@ -78,7 +78,7 @@ def run(
     """
     from spatialgears.pipeline.cost import cost_of, require_memory
     from spatialgears.pipeline.foreseen import require_sets
-    from spatialgears.summary import require_plotly, require_types, write_report
+    from spatialgears.report import require_plotly, require_types, write_report
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import judge_all, named, sample_cells
 

@@ -207,7 +207,7 @@ def test_a_model_places_them_alike(small_model, small_tissue, small_result, writ
 
 
 def test_the_report_of_cells_on_disk(small_model, small_tissue, small_result, write, reads, monkeypatch):
-    from spatialgears.summary import report_content
+    from spatialgears.report import report_content
 
     path = write(with_layers(small_tissue.cells, "csc"))
     expected = report_content(small_model, small_result, small_tissue.cells, slides=small_tissue.slides)

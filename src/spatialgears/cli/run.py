@@ -284,7 +284,7 @@ def report(
     options.check_paths([*slides, sc])
     options.require_output(out, [".html"], [*slides, sc, model], overwrite=overwrite)
     from spatialgears.model import GEARS
-    from spatialgears.summary import require_plotly, require_types, write_report
+    from spatialgears.report import require_plotly, require_types, write_report
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import sample_cells
 

@@ -1,6 +1,18 @@
-"""One self-contained HTML report of a reconstruction."""
+"""One self-contained HTML report of a run."""
 
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
-from spatialgears.report.write import write_page
+from spatialgears.report.gather import report_content
+from spatialgears.report.subject import require_types
+from spatialgears.report.write import require_plotly, write_page, write_report
 
-__all__ = ["ReportContent", "ReportSlide", "Section", "SelfCheck", "write_page"]
+__all__ = [
+    "ReportContent",
+    "ReportSlide",
+    "Section",
+    "SelfCheck",
+    "report_content",
+    "require_plotly",
+    "require_types",
+    "write_page",
+    "write_report",
+]

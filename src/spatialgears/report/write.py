@@ -1,21 +1,129 @@
-"""Put words, data and scripts together into one file that needs no network."""
+"""Write the report: words, data and scripts in one file that needs no network."""
 
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
-from spatialgears.errors import InputError
+import numpy as np
+
+from spatialgears.analysis import lookup
+from spatialgears.errors import InputError, require_new
+from spatialgears.io import take_layer
 from spatialgears.report import page
 from spatialgears.report.content import ReportContent
 from spatialgears.report.encode import as_script, payload
+from spatialgears.report.gather import report_content
+from spatialgears.report.subject import require_types
 from spatialgears.runtime.files import write_atomic
+from spatialgears.text import number
+from spatialgears.validate import input_names
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from spatialgears.model import GEARS
+    from spatialgears.reconstruction import Reconstruction
 
 SCRIPTS = ("page.js", "points.js", "curves.js", "report.js")
+
+
+def write_report(
+    path: str | Path,
+    model: GEARS,
+    placed: Reconstruction,
+    *,
+    cells: AnnData,
+    slides: Sequence[AnnData] | AnnData = (),
+    names: Sequence[str] = (),
+    spatial_key: str = "spatial",
+    types: str | None = None,
+    layer: str | None = None,
+    command: str = "",
+    overwrite: bool = False,
+) -> Path:
+    """Write the report that ``gears run`` writes: one HTML file, to be opened, mailed or archived.
+
+    Parameters
+    ----------
+    path
+        File to write; folders are made.
+    model, placed
+        A fitted model, and where it put the cells.
+    cells, slides
+        What was placed and what the model was fitted on; not modified. Without slides, what compares the two is left out.
+    names
+        What to call the slides and, after them, the cells; paths, for example.
+    spatial_key
+        Key of ``obsm`` with the places of spots.
+    types
+        Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
+    layer
+        Layer with the values that the model was given, or ``"raw"``; default: ``.X``.
+    command
+        The command that makes the result again, to be shown.
+    overwrite
+        Replace a file that is there.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    InputError
+        If the file is there already, the cells are not those that were placed, or plotly, which draws the report, is
+        missing.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> model = sg.GEARS("quick").fit(slide, cells)  # doctest: +SKIP
+    >>> rec = model.reconstruct(cells)  # doctest: +SKIP
+    >>> sg.write_report("report.html", model, rec, cells=cells, slides=slide)  # doctest: +SKIP
+    """
+    require_plotly()
+    require_new(path, overwrite=overwrite)
+    require_types(cells, types)
+    slides = [slides] if hasattr(slides, "obsm") else list(slides)
+    if not np.array_equal(cells.obs_names, placed.obs_names):
+        raise InputError(
+            f"The cells are not those that were placed: {number(cells.n_obs, 'cell')}, "
+            f"and {number(len(placed.obs_names), 'place')} of cells that have other names or another order.",
+            "Pass the same cells as to reconstruct.",
+        )
+    told = input_names(names, len(slides))
+    for name, slide in zip(told, slides, strict=False):
+        if spatial_key not in slide.obsm:
+            raise InputError(
+                f"{name} has no obsm[{spatial_key!r}]; obsm has {lookup.listed(slide.obsm)}.",
+                "Name one of these as spatial_key.",
+            )
+    content = report_content(
+        model,
+        placed,
+        take_layer(cells, layer, told[-1]),
+        slides=[take_layer(slide, layer, name) for slide, name in zip(slides, told, strict=False)],
+        names=names,
+        spatial_key=spatial_key,
+        types=types,
+        command=command,
+    )
+    return write_page(path, content)
+
+
+def require_plotly() -> None:
+    """Refuse to go on without plotly, which draws the report."""
+    if find_spec("plotly") is None:
+        raise InputError("The report needs plotly.", "Install it with: pip install 'spatialgears[report]'")
 
 
 def write_page(path: str | Path, content: ReportContent, *, max_cells: int = 200_000) -> Path:

@@ -19,7 +19,7 @@ from spatialgears.analysis import lookup
 from spatialgears.analysis.neighbors import matrix
 from spatialgears.errors import InputError
 from spatialgears.report.content import Section
-from spatialgears.summary.subject import Subject
+from spatialgears.report.subject import Subject
 from spatialgears.text import p_value
 
 if TYPE_CHECKING:

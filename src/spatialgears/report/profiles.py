@@ -17,8 +17,8 @@ from spatialgears.analysis.domains import components
 from spatialgears.errors import InputError
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline.fit import Slide
+from spatialgears.report.subject import Subject
 from spatialgears.runtime.seeds import numpy_rng
-from spatialgears.summary.subject import Subject
 from spatialgears.validate import validate_cells
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ import pytest
 import spatialgears as sg
 from spatialgears.model import warnings_of
 from spatialgears.plotting import palette
-from spatialgears.report import write_page
+from spatialgears.report import findings, report_content, subject, write_page, write_report
 from spatialgears.report.encode import payload
-from spatialgears.summary import findings, report_content, subject, write_report
-from spatialgears.summary.content import MOST_CATEGORIES, SHOWN_COLUMNS
+from spatialgears.report.gather import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
 
 
@@ -175,7 +174,7 @@ def test_a_report_of_a_layer_is_that_of_its_values(small_model, small_result, sm
         return path
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spatialgears.report.write_page", write_page)
+        patch.setattr("spatialgears.report.write.write_page", write_page)
         sg.write_report("r.html", small_model, small_result, cells=cells, slides=slides, layer="counts")
     assert [one["median total"] for one in shown[0].inputs] == [
         one["median total"] for one in content().inputs
@@ -237,7 +236,7 @@ def test_every_analysis_is_a_section(content, small_model):
 
 def test_the_documentation_goes_through_the_report(content, tmp_path):
     page = write_page(tmp_path / "report.html", content()).read_text()
-    guide = (Path(__file__).parent.parent / "docs" / "report.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
     explained = [title for line in re.findall("^## (.+)$", guide, re.M) for title in line.split(" / ")]
     assert explained == [unescape(title) for title in re.findall("<h2>(.+?)</h2>", page)]
 
