@@ -76,7 +76,7 @@ def test_radii_are_those_measured(rows):
     [
         (
             DOCS.parent / "README.md",
-            r"true place of (\d+)% of the cells at a nominal 50%[^.]*? of (\d+)% at a nominal 90%",
+            r"true position of (\d+)% of the cells at a nominal 50%[^.]*? of (\d+)% at a nominal 90%",
             [("Mouse Atlas", "cover50"), ("Mouse Atlas", "cover90")],
         ),
         (
