@@ -81,7 +81,7 @@ def test_radii_are_those_measured(rows):
         ),
         (
             DOCS / "trust.md",
-            r"the 90% radius held\s+(\d+)% and (\d+)%, of simulated cells of another individual (\d+)%",
+            r"the 90% radius held\s+(\d+)% and (\d+)%, for simulated cells of another individual (\d+)%",
             [
                 (task, "cover90")
                 for task in ("STARmap BZ5 → BZ9", "STARmap BZ9 → BZ5", "simulated, other individual")
