@@ -37,7 +37,7 @@ def test_every_experiment_names_methods_and_metrics_that_exist(name):
 def test_experiments_on_data_files_run_on_simulated_tissue_if_asked(monkeypatch):
     small = {"n_cells": 60, "n_genes": 60, "n_sections": 1, "spots": 60}
     monkeypatch.setattr(experiments, "SIMULATED", small)
-    (task,) = tasks_of("ablation", simulated=True)(3)
+    (task,) = tasks_of("table1", simulated=True)(3)
     assert task.protocol == "simulated" and task.cells.n_obs == 60
     (other,) = tasks_of("quick")(4)
     assert other.fingerprint() != task.fingerprint()

@@ -7,6 +7,7 @@ import pytest
 
 from spatialgears.bench import harness, worker
 from spatialgears.bench.harness import Limits, placement_error, run
+from spatialgears.bench.methods import Method
 from spatialgears.bench.protocols import unpaired
 from spatialgears.bench.store import Store
 
@@ -84,6 +85,19 @@ def test_other_layouts_get_rows_and_radii_are_checked(tasks, fake, tmp_path, in_
     assert rows["layered: one sample"]["metrics"]["spearman"] > 0.99
     assert rows["layered"]["metrics"]["cover90"] == 1.0
     assert rows["layered"]["metrics"]["cover50"] == 0.0  # a radius of zero
+
+
+def test_a_row_that_its_method_no_longer_gives_is_measured_again(
+    tasks, fake, tmp_path, in_process, monkeypatch
+):
+    store = Store(tmp_path)
+    before = run(tasks, [fake("layered")], store, seeds=[0], limits=LIMITS)
+    for row in before:  # an older version of the method, with other scores
+        store.save(row | {"started": "earlier", "metrics": {"spearman": 0.0}})
+    monkeypatch.setattr(Method, "gave", lambda self, row: row["started"] != "earlier")
+    after = run(tasks, [fake("layered")], store, seeds=[0], limits=LIMITS)
+    assert [row["method"] for row in after] == ["layered", "layered: one sample"]
+    assert all(row["metrics"]["spearman"] > 0.99 for row in after) and len(store.rows()) == 2
 
 
 def test_time_runs_out(tasks, fake, tmp_path):

@@ -11,12 +11,6 @@ from spatialgears.errors import InputError
 SETUP = PeerOptions()
 
 
-@pytest.mark.parametrize("name", methods.ABLATIONS)
-def test_every_ablation_changes_the_default(name):
-    method = methods.ours(ablation=name)
-    assert Config.preset("default").with_values(method.options["values"]) != Config.preset("default")
-
-
 def test_groups_stand_for_their_methods():
     kinds = [method.kind for method in methods.choose(["default", "references", "peers"], SETUP)]
     assert kinds.count("ours") == 1 and kinds.count("reference") == len(methods.REFERENCES)
@@ -50,13 +44,33 @@ def test_references_exist(method):
     assert callable(resolve(method.entry))
 
 
-def test_what_decides_a_result_is_in_the_identity():
+def test_what_determines_a_result_is_in_the_identity():
     assert methods.ours("quick").identity() != methods.ours("default").identity()
-    assert methods.ours(values=["seed=1"]).identity() != methods.ours().identity()
+    changed = methods.ours("default", ["geometry.steps=7"])
+    assert (
+        changed.identity() != methods.ours().identity() and changed.name == "GEARS default, geometry.steps=7"
+    )
+    same = methods.ours("default", [f"geometry.steps={Config().geometry.steps}"])
+    assert same.identity() == methods.ours().identity() and same.name == "GEARS default"
 
 
-def test_a_changed_default_is_another_method(monkeypatch):
-    before = methods.ours().identity()
-    assert before == methods.ours().identity()
-    monkeypatch.setattr(Config, "preset", lambda name: Config(seed=9))
-    assert methods.ours().identity() != before
+def test_values_are_for_presets():
+    values = ["geometry.steps=7"]
+    names = [method.name for method in methods.choose(["quick", "random"], SETUP, values=values)]
+    assert names == ["GEARS quick, geometry.steps=7", "random"]
+    with pytest.raises(InputError, match="random is none"):
+        methods.choose(["random"], SETUP, values=values)
+    with pytest.raises(InputError, match="Use --seeds"):
+        methods.choose(["quick"], SETUP, values=["seed=3"])
+
+
+def test_a_row_of_other_values_is_not_taken_for_a_present_one():
+    method = methods.ours()
+    stored = Config(seed=2, threads=1).model_dump(mode="json")
+    assert method.gave({"info": {}}) and method.gave({"info": {"config": stored}})
+    stored["geometry"]["a field that is gone"] = 1
+    assert method.gave({"info": {"config": stored}})
+    stored["geometry"]["steps"] += 1
+    assert not method.gave({"info": {"config": stored}})
+    del stored["geometry"]["steps"]  # a field that came later
+    assert not method.gave({"info": {"config": stored}})

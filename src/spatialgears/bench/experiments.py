@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Root = Path | None
-#: Table 2's metrics: what the refiner changes.
-TABLE2 = (
-    "stress1",
-    "scale_error",
-    "swd",
-    "w1_knn",
-    "spearman",
-    "pearson",
-    "shell_f1",
-    "edge_auc",
-    "trust",
-    "cont",
-)
 STRONG = 3.0  # a shift between platforms at which accuracy falls
 SIMULATED: dict[str, Any] = {"n_cells": 1000, "n_genes": 200, "n_sections": 1, "spots": 350}
 
@@ -148,12 +135,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "the paper's Table 1 on Mouse Atlas, her2st A, D, E and DLPFC with every peer",
         _all_of(_ATLAS, *_HER2, _DLPFC),
         _EVERYTHING,
-    ),
-    "ablation": Experiment(
-        "Table 2 and every departure from the paper, one at a time",
-        _all_of(_ATLAS, _HER2[2]),
-        ("default", "ablations"),
-        TABLE2,
     ),
     "diagnostics": Experiment(
         "calibration error, multiscale local RMSE and edge ROC on Mouse Atlas",

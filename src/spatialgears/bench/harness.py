@@ -93,7 +93,7 @@ def run(
                     used = seed if method.seeded or task.seeded else 0
                     key = store.key(data, task.name, method.identity(), used)
                     row = store.load(key)
-                    if row is None or (retry and row["status"] != "ok"):
+                    if row is None or not method.gave(row) or (retry and row["status"] != "ok"):
                         row, arrays = run_one(task, method, files, seed=used, limits=limits)
                         row["key"] = key
                         store.save(row, arrays)
@@ -241,7 +241,7 @@ def _other_layouts(task: Task, row: Row, store: Store) -> list[Row]:
             continue
         key = store.key(row["key"], name)
         other = store.load(key)
-        if other is None:
+        if other is None or other["started"] != row["started"]:  # of an earlier run
             other = row | {
                 "key": key,
                 "method": f"{row['method']}: {name}",

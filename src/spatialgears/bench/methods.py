@@ -1,17 +1,21 @@
-"""What can place cells: ours in each preset with its ablations, simple references, and the peers."""
+"""What can place cells: our presets, simple references, and the peers."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spatialgears._version import __version__
 from spatialgears.bench.peers import COMMON, PEERS, Peer, PeerOptions
+from spatialgears.bench.presets import changes, configured, same_method, title
+from spatialgears.config import Config
 from spatialgears.errors import InputError
+
+PRESETS = ("quick", "default", "paper")
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -46,17 +50,16 @@ class Method:
     sees_truth: bool = False
 
     def identity(self) -> list[Any]:
-        """What decides its results, for the key of a row."""
-        decides = [self.name, self.entry, dict(self.options), self.sees_truth, __version__]
+        """What determines its results, for the key of a row."""
+        parts = [self.name, self.entry, dict(self.options), self.sees_truth, __version__]
         own = Path(self.entry.rpartition(":")[0])
         if own.suffix == ".py" and own.is_file():
-            decides.append(own.read_text(encoding="utf-8"))
-        if self.kind == "ours":
-            from spatialgears.config import Config
+            parts.append(own.read_text(encoding="utf-8"))
+        return parts
 
-            config = Config.preset(self.options["preset"]).with_values(self.options["values"])
-            decides.append(config.model_dump(mode="json"))
-        return decides
+    def gave(self, row: Mapping[str, Any]) -> bool:
+        """Whether this method, as it is now, would give a row that is kept under its key."""
+        return True
 
     def command(self, files: TaskFiles, *, seed: int, out: Path) -> list[str]:
         """The command that places the cells and leaves ``coords.npy`` in ``out``."""
@@ -74,6 +77,23 @@ class Method:
         path = files.folder / "job.json"
         path.write_text(json.dumps(job))
         return [sys.executable, "-m", "spatialgears.bench.worker", str(path)]
+
+
+@dataclass(frozen=True)
+class Ours(Method):
+    """Our own method: a preset, with the user's changes."""
+
+    config: Config = field(kw_only=True)
+
+    def identity(self) -> list[Any]:
+        """The preset's name, what was changed, and the version."""
+        preset = self.options["preset"]
+        return ["GEARS", preset, changes(self.config, preset), __version__]
+
+    def gave(self, row: Mapping[str, Any]) -> bool:
+        """Whether the row was measured with the values that the preset has now."""
+        stored = row["info"].get("config")  # a run that failed stored none
+        return stored is None or same_method(self.config, stored)
 
 
 @dataclass(frozen=True)
@@ -115,7 +135,6 @@ def gears(
 
     import numpy as np
 
-    from spatialgears.config import Config
     from spatialgears.model import GEARS
 
     threads = os.environ.get("OMP_NUM_THREADS", "0")
@@ -133,31 +152,6 @@ def gears(
         result["levels"] = np.column_stack([levels, quantiles])
     return result
 
-
-_PATCHES = "assembly.mode=patches"
-#: Departures from a preset, one at a time: what each row of the ablation changes.
-ABLATIONS: dict[str, tuple[str, ...]] = {
-    "without diffusion": ("geometry.refiner=none", "assembly.steps=0"),
-    "without thinning": ("expression.thinning=false",),
-    "without gene weights": ("expression.gene_weights=none",),
-    "without gene agreement": ("expression.gene_agreement=false",),
-    "cells as they are": ("expression.pull=0",),
-    "every gene as it is": ("expression.signal=none",),
-    "scaled to 10,000": ("expression.target_sum=10000",),
-    "length by held-out spots": ("geometry.slide_steps=0", "geometry.views=0"),
-    "length by missed slides alone": ("geometry.slide_views=0",),
-    "eight sets on one slide": ("geometry.slide_batch=8", "geometry.views=0"),
-    "all steps on few spots": ("geometry.views=0",),
-    "without standardisation": ("expression.standardise=false",),
-    "without neighbourhood loss": ("geometry.nca=0", "geometry.gen_nca=0"),
-    "frozen embedding": ("geometry.inputs=embedding",),
-    "one generator": ("geometry.crossfit=0",),
-    "generators alone": ("geometry.nearest=false",),
-    "without spacing": ("assembly.spacing=0",),
-    "mixed patches": (_PATCHES,),
-    "neighbour patches": (_PATCHES, "assembly.patch_context=local"),
-    "uniform patch weights": (_PATCHES, "assembly.reliability=false"),
-}
 
 _REFERENCES = "spatialgears.bench.references:"
 REFERENCES = {
@@ -192,11 +186,11 @@ REFERENCES = {
 }
 
 
-def ours(preset: str = "default", ablation: str | None = None, *, values: Iterable[str] = ()) -> Method:
-    """Our method in a preset, with one named ablation or other ``stage.key=value`` changes."""
-    changes = (*(ABLATIONS[ablation] if ablation else ()), *values)
-    name = f"GEARS {preset}" + (f", {ablation}" if ablation else "")
-    return Method(name, "ours", f"{__name__}:gears", {"preset": preset, "values": changes})
+def ours(preset: str = "default", values: Sequence[str] = ()) -> Ours:
+    """Our method in a preset, with the user's ``stage.key=value`` changes."""
+    config = configured(preset, values)
+    options = {"preset": preset, "values": list(values)}
+    return Ours(f"GEARS {title(preset, config)}", "ours", f"{__name__}:gears", options, config=config)
 
 
 def peer_method(name: str, setup: PeerOptions) -> PeerMethod:
@@ -208,30 +202,28 @@ def peer_method(name: str, setup: PeerOptions) -> PeerMethod:
     )
 
 
-def choose(names: Iterable[str], setup: PeerOptions) -> list[Method]:
+def choose(names: Iterable[str], setup: PeerOptions, *, values: Sequence[str] = ()) -> list[Method]:
     """Methods by name: presets (``quick``, ``default``, ``paper``), references, peers, or your own.
 
-    ``references`` and ``peers`` stand for all of their kind; ``ablations`` for every ablation of the default
-    preset; ``file.py:function`` for any function with the signature that :class:`Method` describes.
+    ``references`` and ``peers`` stand for all of their kind, ``file.py:function`` for any function with the signature
+    that :class:`Method` describes. ``values`` are applied to each preset; without a preset they are refused.
     """
-    chosen: dict[str, Method] = {}
-    for name in names:
-        for method in _named(name, setup):
-            chosen[method.name] = method
+    chosen = {method.name: method for name in names for method in _named(name, setup, values)}
+    if values and not any(method.kind == "ours" for method in chosen.values()):
+        raise InputError(
+            f"--set changes our presets, and {', '.join(chosen)} is none.",
+            f"Add -m {' or -m '.join(PRESETS)}.",
+        )
     return list(chosen.values())
 
 
-def _named(name: str, setup: PeerOptions) -> list[Method]:
-    if name in ("quick", "default", "paper"):
-        return [ours(name)]
+def _named(name: str, setup: PeerOptions, values: Sequence[str]) -> list[Method]:
+    if name in PRESETS:
+        return [ours(name, values)]
     if name == "references":
         return list(REFERENCES.values())
     if name == "peers":
         return [peer_method(peer, setup) for peer in PEERS]
-    if name == "ablations":
-        return [ours(ablation=ablation) for ablation in ABLATIONS]
-    if name in ABLATIONS:
-        return [ours(ablation=name)]
     if name in REFERENCES:
         return [REFERENCES[name]]
     if name in PEERS:
@@ -239,7 +231,7 @@ def _named(name: str, setup: PeerOptions) -> list[Method]:
     if ".py:" in name:
         path, _, function = name.rpartition(":")
         return [Method(f"{Path(path).stem}:{function}", "other", f"{Path(path).resolve()}:{function}")]
-    known = ["quick", "default", "paper", "ablations", "references", "peers", *ABLATIONS, *REFERENCES, *PEERS]
+    known = [*PRESETS, "references", "peers", *REFERENCES, *PEERS]
     raise InputError(
-        f"There is no method {name!r}.", "Choose from " + ", ".join(known) + ", or give file.py:function."
+        f"There is no method {name!r}.", f"Choose from {', '.join(known)}, or give file.py:function."
     )

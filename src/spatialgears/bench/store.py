@@ -58,7 +58,7 @@ class Store:
     def rows(self) -> list[Row]:
         """All rows, oldest first."""
         rows = [json.loads(path.read_text()) for path in sorted(self.folder.glob("rows/*.json"))]
-        return sorted(rows, key=lambda row: row.get("started", ""))
+        return sorted(rows, key=lambda row: (row.get("started", ""), row.get("method", "")))
 
     def arrays(self, key: str) -> dict[str, np.ndarray]:
         """The layouts kept with a row; empty if there are none."""

@@ -24,8 +24,6 @@ METRICS: dict[str, tuple[str, bool | None]] = {
     "cont": ("Cont@20 ↑", True),
     "swd": ("SWD ↓", False),
     "w1_knn": ("W1 kNN ↓", False),
-    "scale_error": ("Scale error ↓", False),
-    "local_stress": ("Local stress ↓", False),
     "cal_error": ("CalErr ↓", False),
     "lrmse_10": ("LRMSE@10 ↓", False),
     "lrmse_20": ("LRMSE@20 ↓", False),

@@ -389,7 +389,7 @@ def _scaling(
 
 def _list(*, as_json: bool) -> None:
     from spatialgears.bench.experiments import EXPERIMENTS
-    from spatialgears.bench.methods import ABLATIONS, REFERENCES
+    from spatialgears.bench.methods import REFERENCES
     from spatialgears.bench.peers import PEERS, peer_table
 
     words = {name: experiment.words for name, experiment in EXPERIMENTS.items()}
@@ -401,6 +401,6 @@ def _list(*, as_json: bool) -> None:
         "  quick, default, paper, file.py:function",
         "  references: " + ", ".join(REFERENCES),
     ]
-    lines += ["  ablations: " + ", ".join(ABLATIONS), "  peers: " + ", ".join(PEERS), "", peer_table()]
-    names = {"references": list(REFERENCES), "ablations": list(ABLATIONS), "peers": list(PEERS)}
+    lines += ["  peers: " + ", ".join(PEERS), "", peer_table()]
+    names = {"references": list(REFERENCES), "peers": list(PEERS)}
     _show("\n".join(lines), {"experiments": words, **names}, as_json=as_json)
