@@ -69,7 +69,7 @@ def test_reports_read_well(slides, cells):
     first, genes, cost, *odd = repr(check_inputs(slides, cells)).splitlines()
     assert first == "2 slides with 270 spots, 200 cells: counts"
     assert genes.startswith("40 genes in every input, of which ") and "A run takes about" in cost
-    assert odd == ["Odd", "  - Only 40 genes are shared; places will be coarse."]
+    assert odd == ["Warnings", "  - Only 40 genes are shared; places will be coarse."]
     alone = repr(check_inputs(slides[0])).splitlines()
     assert alone[0] == "1 slide with 150 spots: counts"
     assert alone[-1].startswith("  - There is one slide:")
@@ -82,13 +82,13 @@ def test_the_panel_is_as_large_as_the_configuration_allows(slides, cells):
 
 
 def test_nothing_is_odd_in_good_data(slides, cells):
-    odd = check_inputs(slides, cells).odd
+    odd = check_inputs(slides, cells).warnings
     assert [text for text in odd if "Only 40 genes are shared" not in text] == []
 
 
 def test_what_is_odd_is_said(slides, cells):
     def said(word: str, *args, **kwargs) -> bool:
-        return any(word in text for text in check_inputs(*args, **kwargs).odd)
+        return any(word in text for text in check_inputs(*args, **kwargs).warnings)
 
     assert said(
         "Spots have 0.2 of the depth", [tissue(150, depth=400, seed=1)], tissue(150, depth=2000, seed=2)
@@ -127,7 +127,7 @@ def test_what_a_run_will_warn_of_is_said_before_it(small_tissue, small_config):
         config = small_config.with_values(["geometry.refiner=none", *values])
         model = GEARS(config).fit(slides, small_tissue.cells)
         told = warnings(model.checks_, morans_i=model.panel_.morans_i, n_slides=2)
-        odd = check_inputs(slides, small_tissue.cells, config=config).odd
+        odd = check_inputs(slides, small_tissue.cells, config=config).warnings
         foreseen, said = (
             {one for one in some if one.startswith(("Weak spatial", "No slide is", "No self-check"))}
             for some in (told, odd)
@@ -136,8 +136,8 @@ def test_what_a_run_will_warn_of_is_said_before_it(small_tissue, small_config):
 
 
 def test_too_little_memory_is_said(slides, cells, monkeypatch):
-    monkeypatch.setattr("spatialgears.check.cost_of", lambda *_, **__: Cost(1.0, 10**15))
-    assert any("A run needs about 1000000.0 GB" in text for text in check_inputs(slides, cells).odd)
+    monkeypatch.setattr("spatialgears.pipeline.prepare.predict_cost", lambda *_, **__: Cost(1.0, 10**15))
+    assert any("A run needs about 1000000.0 GB" in text for text in check_inputs(slides, cells).warnings)
 
 
 def test_slides_alone_and_normalised_values(slides):

@@ -16,7 +16,7 @@ ROOT = Path(spatialgears.__file__).parent
 
 #: A module may import only from rows above its own; modules of one row do not know each other.
 LAYERS = [
-    ["_version", "errors", "text", "types"],
+    ["_version", "errors", "text"],
     ["config"],
     ["runtime"],
     ["metrics", "validate"],

@@ -1,4 +1,4 @@
-"""The report on inputs before a run: what they are, what is odd, and what a run will cost."""
+"""The report on inputs before a run: what they are, what speaks against them, and what a run will cost."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from scipy import sparse
 
 from spatialgears.config import Config, Preset
 from spatialgears.metrics.points import spot_pitch
-from spatialgears.pipeline.cost import Cost, cost_of
-from spatialgears.pipeline.foreseen import foreseen
+from spatialgears.pipeline.cost import Cost
 from spatialgears.text import duration, number, size
-from spatialgears.validate import ValidInputs, input_names, validate_inputs
+from spatialgears.validate import input_names
 from spatialgears.validate.agreement import Likeness, depths
-from spatialgears.validate.sampling import judge_all, named, sample_cells
+from spatialgears.validate.sampling import validate_sampled
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -47,7 +46,7 @@ class CheckReport:
     kind
         ``"counts"`` or ``"normalised"``.
     shared_genes, panel_genes, spatial_genes
-        Genes in every input; at most this many are used; of these, those with a mean Moran's I above 0.1.
+        Genes in every input; those that a run uses; of these, those with a mean Moran's I above 0.1.
     depth_ratio
         Median depth of spots over that of cells; None without cells or counts.
     agreement
@@ -56,8 +55,8 @@ class CheckReport:
         The same of the correlations between genes, over what their noise allows; None without cells, or where all is noise.
     unknown
         Why one of these three is None, by its name.
-    odd
-        What is odd, in words; empty if nothing is.
+    warnings
+        What speaks against a run on these inputs, in words; empty if nothing does.
     cost
         Expected time and memory of a run with this configuration.
     """
@@ -72,7 +71,7 @@ class CheckReport:
     agreement: float | None
     coexpression: float | None
     unknown: Mapping[str, str]
-    odd: list[str]
+    warnings: list[str]
     cost: Cost
 
     def __repr__(self) -> str:
@@ -83,7 +82,11 @@ class CheckReport:
             f"{', '.join(inputs)}: {self.kind}",
             f"{number(self.shared_genes, 'gene')} in every input, of which {self.spatial_genes:,} vary in space",
             f"A run takes about {duration(self.cost.seconds)} and {size(self.cost.peak_bytes)} of memory.",
-            *(["Odd", *(f"  - {text}" for text in self.odd)] if self.odd else ["Nothing is odd."]),
+            *(
+                ["Warnings", *(f"  - {text}" for text in self.warnings)]
+                if self.warnings
+                else ["No warnings."]
+            ),
         ]
         return "\n".join(lines)
 
@@ -104,7 +107,7 @@ def check_inputs(
 ) -> CheckReport:
     """Check slides and cells as a run would, and describe them. Nothing is changed.
 
-    Of very many cells a random part is looked at; the cost is that of all.
+    Of very many cells a random sample is described; the cost is that of all.
 
     Parameters
     ----------
@@ -120,7 +123,7 @@ def check_inputs(
     Returns
     -------
     CheckReport
-        Numbers of each input, shared and spatial genes, what is odd (``odd``), and the expected ``cost``.
+        Numbers of each input, shared and spatial genes, ``warnings``, and the expected ``cost``.
 
     Raises
     ------
@@ -138,18 +141,19 @@ def check_inputs(
     config = config if isinstance(config, Config) else Config.preset(config)
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     names = input_names(names, len(slides))
-    rows, told = None, list(names)
-    if cells is not None:
-        rows, told[len(slides)] = sample_cells(cells, seed=config.seed), named(names[len(slides)], cells)
-    valid = validate_inputs(
-        slides, cells, rows=rows, layer=layer, spatial_key=spatial_key, normalised=normalised, names=told
+    valid = validate_sampled(
+        slides,
+        cells,
+        seed=config.seed,
+        layer=layer,
+        spatial_key=spatial_key,
+        normalised=normalised,
+        names=names,
     )
-    if cells is not None:
-        judge_all(cells, valid.genes, layer=layer, normalised=normalised, name=names[len(slides)])
-    from spatialgears.pipeline.self_check import SPATIAL  # torch comes with it: only once the input is valid
+    from spatialgears.pipeline.prepare import prepare  # torch comes with it: only once the input is valid
+    from spatialgears.pipeline.self_check import SPATIAL
 
-    moran = _morans_i(valid, config)
-    panel = min(config.panel.n_genes, len(valid.genes))
+    prepared = prepare(valid, config)
     summaries = [
         _summary(names[i], valid.slides[i], slide.n_vars, valid.empty_spots[i], valid.coords[i])
         for i, slide in enumerate(slides)
@@ -159,30 +163,22 @@ def check_inputs(
         placed = _summary(names[len(slides)], valid.cells, cells.n_vars, valid.empty_cells)
         share = cells.n_obs / len(valid.empty_cells)  # of very many cells some were looked at
         placed = replace(placed, observations=cells.n_obs, empty=round(placed.empty * share))
-    cost = cost_of(valid, config, n_cells=0 if cells is None else cells.n_obs)
+    cost = prepared.cost(config, n_cells=0 if cells is None else cells.n_obs)
     likeness = Likeness.of(valid)
-    report = CheckReport(
+    return CheckReport(
         slides=summaries,
         cells=placed,
         kind=valid.kind,
         shared_genes=len(valid.genes),
-        panel_genes=panel,
-        spatial_genes=int((moran > SPATIAL).sum()),
+        panel_genes=len(prepared.panel),
+        spatial_genes=int((prepared.panel.morans_i > SPATIAL).sum()),
         depth_ratio=likeness.depth_ratio,
         agreement=likeness.agreement,
         coexpression=likeness.coexpression,
         unknown=likeness.unknown,
-        odd=[],
+        warnings=[*prepared.warnings, *_memory(cost), *prepared.foreseen],
         cost=cost,
     )
-    odd = [
-        *valid.warnings,
-        *likeness.odd(config),
-        *_memory(cost),
-        *foreseen(moran, len(slides), config),
-    ]
-    report.odd.extend(odd)
-    return report
 
 
 def _summary(
@@ -198,19 +194,6 @@ def _summary(
         empty=int(empty.sum()),
         spacing=spacing,
     )
-
-
-def _morans_i(valid: ValidInputs, config: Config) -> np.ndarray:
-    """Moran's I of the panel that a run chooses, or nearly so: on one slide of a whole transcriptome it asks fewer spots.
-
-    Without cells, of one chosen by the spots alone.
-    """
-    from spatialgears.expression.panel import build_panel
-
-    spots, places, cells = valid.without_empty()
-    cells, raw = sparse.vstack(spots) if cells is None else cells, valid.kind == "counts"
-    panel, _ = build_panel(spots, places, cells, genes=valid.genes, config=config.panel, raw=raw)
-    return panel.morans_i
 
 
 def _memory(cost: Cost) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,39 +13,26 @@ import numpy as np
 from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.errors import GearsError, InputError, RunError
 from spatialgears.expression.panel import Panel
-from spatialgears.pipeline import self_check as selfcheck
-from spatialgears.pipeline.cost import cost_of, predict_cost, require_memory
-from spatialgears.pipeline.fit import Fitted, fit_model
-from spatialgears.pipeline.place import place
+from spatialgears.pipeline import self_check
+from spatialgears.pipeline.cost import predict_cost, require_memory
+from spatialgears.pipeline.fit import fit_model
+from spatialgears.pipeline.fitted import Fitted
+from spatialgears.pipeline.place import Placement, place
+from spatialgears.pipeline.prepare import Prepared, prepare
 from spatialgears.pipeline.self_check import SelfCheck
 from spatialgears.reconstruction import Reconstruction
-from spatialgears.runtime.progress import Progress, shown, tell_odd
+from spatialgears.runtime.processes import is_first
+from spatialgears.runtime.progress import Progress, shown
 from spatialgears.runtime.threads import threads
 from spatialgears.storage import model_folder as store
 from spatialgears.text import number
-from spatialgears.validate import input_names, validate_cells, validate_inputs
-from spatialgears.validate.agreement import Likeness
-from spatialgears.validate.sampling import judge_all, named, sample_cells
+from spatialgears.validate import validate_cells
+from spatialgears.validate.sampling import sample_cells, validate_sampled
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 logger = logging.getLogger(__name__)
-
-
-def warnings_of(model: GEARS, placed: Reconstruction, *, later: bool = False) -> list[str]:
-    """All that is odd about the inputs, the model and the places, in words; ``later`` cells are not those of the fit."""
-    found = selfcheck.warnings(
-        model.checks_,
-        morans_i=model.panel_.morans_i,
-        n_slides=len(placed.slides),
-        outside=placed.outside,
-        unfilled=placed.diagnostics.get("unfilled"),
-        spaced=placed.diagnostics.get("spacing", model.config.assembly.spacing) > 0,
-        radius90=placed.radius90,
-    )
-    fitted = [f"When the model was fitted: {text}" if later else text for text in model.warnings_]
-    return list(dict.fromkeys([*fitted, *found]))
 
 
 class GEARS:
@@ -136,27 +123,49 @@ class GEARS:
         >>> tissue = sg.datasets.simulate_tissue(n_cells=500)
         >>> model = sg.GEARS(sg.Config.preset("quick")).fit(tissue.slides, tissue.cells)  # doctest: +SKIP
         """
-        slides = [slides] if hasattr(slides, "obsm") else list(slides)
-        names = input_names(names, len(slides))
-        inputs = validate_inputs(
-            slides,
+        inputs = validate_sampled(
+            [slides] if hasattr(slides, "obsm") else list(slides),
             cells,
-            rows=sample_cells(cells, seed=self.config.seed),
+            seed=self.config.seed,
             layer=layer,
             spatial_key=spatial_key,
             normalised=normalised,
-            names=[*names[:-1], named(names[-1], cells)],
+            names=names,
         )
-        judge_all(cells, inputs.genes, layer=layer, normalised=normalised, name=names[-1])
-        require_memory(cost_of(inputs, self.config))
-        inputs.warnings.extend(Likeness.of(inputs).odd(self.config))
-        with threads(self.config.threads), shown(progress) as told:
-            self._fitted = fit_model(
-                inputs,
-                self.config,
-                checkpoint=None if checkpoint is None else Path(checkpoint),
-                progress=told,
-            )
+        prepared = prepare(inputs, self.config)
+        require_memory(prepared.cost(self.config))
+        return self.fit_prepared(prepared, checkpoint=checkpoint, progress=progress)
+
+    def fit_prepared(
+        self,
+        prepared: Prepared,
+        *,
+        checkpoint: str | Path | None = None,
+        progress: Progress | bool = False,
+    ) -> Self:
+        """Fit on inputs that were validated and prepared before: :meth:`fit` and ``gears run`` do this.
+
+        Parameters
+        ----------
+        prepared
+            What ``spatialgears.pipeline.prepare.prepare`` gave for this configuration.
+        checkpoint, progress
+            As for :meth:`fit`.
+
+        Returns
+        -------
+        GEARS
+            The model itself, fitted.
+
+        Examples
+        --------
+        >>> from spatialgears.pipeline.prepare import prepare
+        >>> model.fit_prepared(prepare(inputs, model.config))  # doctest: +SKIP
+        """
+        _log_warnings([*prepared.warnings, *prepared.foreseen])
+        folder = None if checkpoint is None else Path(checkpoint)
+        with threads(self.config.threads), shown(progress) as callback:
+            self._fitted = fit_model(prepared, self.config, checkpoint=folder, progress=callback)
         return self
 
     def reconstruct(
@@ -195,7 +204,7 @@ class GEARS:
         >>> import spatialgears as sg
         >>> rec = sg.GEARS.load("out/model").reconstruct(sg.read("more_cells.h5ad"))  # doctest: +SKIP
         """
-        fitted, panel = self._ready(), self.panel_
+        fitted, panel = self.fitted_, self.panel_
         if normalised is not None and normalised == fitted.raw:
             learnt, given = ("counts", "normalised values") if fitted.raw else ("normalised values", "counts")
             raise InputError(
@@ -207,52 +216,71 @@ class GEARS:
         )
         config = self.config.model_copy(update={"assembly": assembly}) if assembly else self.config
         require_memory(predict_cost(0, counts.shape[0], counts.shape[1], config, stored=counts.nnz))
-        odd, later = [], False
-        if fitted.remembered is not None:
-            rows = sample_cells(cells, seed=self.config.seed)
-            some = counts if rows is None else counts[rows]
-            later = not fitted.remembered.are_of_the_fit(some)
-            if later:
-                odd = fitted.remembered.odd(some, config, missing=missing, raw=fitted.raw, notes=notes)
-        with threads(config.threads) as workers, threads(1), shown(progress) as told:
-            tell_odd(told, odd)
-            placed = place(fitted, counts, config, missing=missing, workers=workers, progress=told)
-        found = Reconstruction(
+        rows = sample_cells(cells, seed=self.config.seed)
+        some = counts if rows is None else counts[rows]
+        known = fitted.inputs.are_of_the_fit(some)
+        found = [] if known else fitted.inputs.odd(some, config, missing=missing, raw=fitted.raw, notes=notes)
+        _log_warnings(found)
+        with threads(config.threads) as workers, threads(1), shown(progress) as callback:
+            placed = place(fitted, counts, config, missing=missing, workers=workers, progress=callback)
+        return Reconstruction(
             obs_names=np.asarray(cells.obs_names, dtype=str),
             self_check=[one.sentence for one in self.checks_],
-            **placed,
+            warnings=list(dict.fromkeys([*found, *self._warnings(placed, of_the_fit=known)])),
+            **{field.name: getattr(placed, field.name) for field in fields(placed)},
         )
-        return replace(found, warnings=list(dict.fromkeys([*odd, *warnings_of(self, found, later=later)])))
+
+    def _warnings(self, placed: Placement, *, of_the_fit: bool) -> list[str]:
+        """What speaks against the inputs, the model and the places, in words."""
+        fitted = [text if of_the_fit else f"When the model was fitted: {text}" for text in self.warnings_]
+        return fitted + self_check.warnings(
+            self.checks_,
+            morans_i=self.panel_.morans_i,
+            n_slides=len(placed.slides),
+            outside=placed.outside,
+            unfilled=placed.diagnostics.get("unfilled"),
+            spaced=placed.diagnostics["spacing"] > 0,
+            radius90=placed.radius90,
+        )
+
+    @property
+    def fitted_(self) -> Fitted:
+        """Everything that was learnt; an error says so if nothing was."""
+        if self._fitted is None:
+            raise GearsError(
+                "This model has not been fitted. Call fit(slides=..., cells=...) or GEARS.load(folder) first."
+            )
+        return self._fitted
 
     @property
     def panel_(self) -> Panel:
         """Genes used and their weights."""
-        return self._ready().panel
+        return self.fitted_.panel
 
     @property
     def history_(self) -> dict[str, list[float]]:
         """Training curves by name."""
-        return self._ready().history
+        return self.fitted_.history
 
     @property
     def checks_(self) -> list[SelfCheck]:
         """The self-checks on spots and slides that were held out."""
-        return self._ready().checks
+        return self.fitted_.checks
 
     @property
     def counts_(self) -> bool:
         """Whether it was fitted on counts, and not on normalised values."""
-        return self._ready().raw
+        return self.fitted_.raw
 
     @property
     def embedding_(self) -> dict[str, Any]:
         """Stage A's embedding: how well it keeps place beside the reference, and how it mixes; empty without one."""
-        return self._ready().embedding
+        return self.fitted_.embedding
 
     @property
     def warnings_(self) -> list[str]:
         """What is odd about the inputs."""
-        return self._ready().warnings
+        return self.fitted_.warnings
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder of ``config.json``, ``weights.safetensors``, ``genes.txt`` and ``meta.json``.
@@ -273,7 +301,7 @@ class GEARS:
         --------
         >>> model.save("model")  # doctest: +SKIP
         """
-        fitted = self._ready()
+        fitted = self.fitted_
         stored = store.StoredModel(self.config, fitted.tensors(), fitted.panel.genes, fitted.meta())
         store.save_model(folder, stored, overwrite=overwrite)
 
@@ -306,9 +334,8 @@ class GEARS:
             ) from None
         return model
 
-    def _ready(self) -> Fitted:
-        if self._fitted is None:
-            raise GearsError(
-                "This model has not been fitted. Call fit(slides=..., cells=...) or GEARS.load(folder) first."
-            )
-        return self._fitted
+
+def _log_warnings(texts: Sequence[str]) -> None:
+    """Warnings go to the log as they are found; results hold them too."""
+    for text in texts if is_first() else ():
+        logger.warning("%s", text)

@@ -76,11 +76,12 @@ def run(
     tell
         Called with a line for the user: what the inputs are, what the run will take, what is there already.
     """
-    from spatialgears.pipeline.cost import cost_of, require_memory
+    from spatialgears.model import GEARS
+    from spatialgears.pipeline.cost import require_memory
     from spatialgears.pipeline.foreseen import require_sets
+    from spatialgears.pipeline.prepare import prepare
     from spatialgears.report import require_plotly, require_types, write_report
-    from spatialgears.validate import validate_inputs
-    from spatialgears.validate.sampling import judge_all, named, sample_cells
+    from spatialgears.validate.sampling import validate_sampled
 
     def say(text: str) -> None:
         logger.info("%s", text)
@@ -98,16 +99,16 @@ def run(
         remove_leftovers(out.root, [path.name for path in (out.manifest, *out.results)])
         slides, cells = inputs.read()
         require_types(cells, inputs.types)
-        valid = validate_inputs(
+        valid = validate_sampled(
             slides,
             cells,
-            rows=sample_cells(cells, seed=config.seed),
+            seed=config.seed,
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
-            names=[*inputs.st, named(inputs.sc, cells)],
+            names=[*inputs.st, inputs.sc],
         )
-        judge_all(cells, valid.genes, layer=None, normalised=inputs.normalised, name=inputs.sc)
-        cost = cost_of(valid, config, n_cells=cells.n_obs)
+        prepared = prepare(valid, config)
+        cost = prepared.cost(config, n_cells=cells.n_obs)
         require_memory(cost)
         begun = out.manifest.exists()
         manifest = _claim(out, inputs, config)
@@ -135,7 +136,9 @@ def run(
         if fitted:
             model = _loaded(out, config)
         else:
-            model = _fit(slides, cells, out, inputs, config, progress)
+            model = GEARS(config).fit_prepared(prepared, checkpoint=out.checkpoints, progress=progress)
+            store.remove(out.model)
+            model.save(out.model)
             agreed(FITTED)
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
         placed.write(cells, out.places)
@@ -169,12 +172,21 @@ def run(
 
 def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
     """What processes other than the first do: their share of the work, and nothing else."""
+    from spatialgears.model import GEARS
+
     slides, cells = inputs.read()
     state = agreed(0)
     if state & DONE:
         return out
     if not state & FITTED:
-        _trained(slides, cells, out, inputs, config)
+        GEARS(config).fit(
+            slides,
+            cells,
+            spatial_key=inputs.spatial_key,
+            normalised=inputs.normalised,
+            names=[*inputs.st, inputs.sc],
+            checkpoint=out.checkpoints,
+        )
         agreed(0)  # the first has saved what all place cells with
     _loaded(out, config).reconstruct(cells, normalised=inputs.normalised)
     return out
@@ -187,41 +199,6 @@ def _loaded(out: RunFolder, config: Config) -> GEARS:
     model = GEARS.load(out.model)
     model.config = model.config.model_copy(update={"threads": config.threads})
     return model
-
-
-def _fit(
-    slides: list[AnnData],
-    cells: AnnData,
-    out: RunFolder,
-    inputs: RunInputs,
-    config: Config,
-    progress: Progress,
-) -> GEARS:
-    model = _trained(slides, cells, out, inputs, config, progress)
-    store.remove(out.model)
-    model.save(out.model)
-    return model
-
-
-def _trained(
-    slides: list[AnnData],
-    cells: AnnData,
-    out: RunFolder,
-    inputs: RunInputs,
-    config: Config,
-    progress: Progress = silent,
-) -> GEARS:
-    from spatialgears.model import GEARS
-
-    return GEARS(config).fit(
-        slides,
-        cells,
-        spatial_key=inputs.spatial_key,
-        normalised=inputs.normalised,
-        names=[*inputs.st, inputs.sc],
-        checkpoint=out.checkpoints,
-        progress=progress,
-    )
 
 
 def _refuse_strangers(out: RunFolder) -> None:

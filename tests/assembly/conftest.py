@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from spatialgears.geometry.features import Features
+
 
 @dataclass
 class TruePlaces:
@@ -19,10 +21,11 @@ class TruePlaces:
     collapse: bool = False
     calls: int = 0
 
-    def __call__(self, features: Tensor, mask: Tensor, seeds: Tensor) -> Tensor:
-        assert features.shape[:2] == mask.shape and seeds.shape == mask.shape[:1] and bool(mask.all())
+    def __call__(self, features: Features, mask: Tensor, seeds: Tensor) -> Tensor:
+        places = features.seen
+        assert places.shape[:2] == mask.shape and seeds.shape == mask.shape[:1] and bool(mask.all())
         self.calls += 1
-        return torch.stack([self.one(x, int(seed)) for x, seed in zip(features, seeds, strict=True)])
+        return torch.stack([self.one(x, int(seed)) for x, seed in zip(places, seeds, strict=True)])
 
     def one(self, places: Tensor, seed: int) -> Tensor:
         rng = torch.Generator().manual_seed(seed)

@@ -9,14 +9,20 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from spatialgears.assembly.assemble import assemble, one_shot_memory
+from spatialgears.assembly import assemble as stage_d
 from spatialgears.config import AssemblyConfig, Config
 from spatialgears.errors import InputError
+from spatialgears.geometry.features import Features
 
 PATCHES = AssemblyConfig(mode="patches", patch_size=64, graph_k=15, jaccard=0.1, min_overlap=8)
 LOCAL = PATCHES.model_copy(
     update={"patch_context": "local", "start": "isomap", "planar": False, "solve_steps": 800}
 )
+
+
+def assemble(features, *args, **options):
+    """Features that are the places themselves."""
+    return stage_d.assemble(Features(torch.as_tensor(features)), *args, **options)
 
 
 def change(config: AssemblyConfig, **options: object) -> AssemblyConfig:
@@ -62,7 +68,7 @@ def test_one_pass_and_patches_agree(tissue, true_places):
 
 def test_auto_takes_one_pass_while_it_fits(tissue, true_places):
     places, geometry = tissue(300), true_places()
-    needed = one_shot_memory(300, 2) / 1e9
+    needed = 300 * stage_d.pass_bytes(2) / 1e9
     assert (
         assemble(places, geometry, change(PATCHES, mode="auto", memory_gb=2 * needed), seed=0).mode
         == "one-shot"
@@ -103,9 +109,10 @@ SCRIPT = """
 import hashlib, numpy as np, torch
 from spatialgears.assembly.assemble import assemble
 from spatialgears.config import AssemblyConfig
+from spatialgears.geometry.features import Features
 config = AssemblyConfig(mode="patches", patch_size=64, graph_k=15, jaccard=0.1, min_overlap=8)
 x = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
-found = assemble(x, lambda f, mask, seeds: f.tanh(), config, seed=3)
+found = assemble(Features(torch.from_numpy(x)), lambda f, mask, seeds: f.seen.tanh(), config, seed=3)
 print(hashlib.sha256(found.coords.tobytes()).hexdigest())
 """
 
@@ -113,7 +120,7 @@ print(hashlib.sha256(found.coords.tobytes()).hexdigest())
 def test_a_new_process_gives_the_same_answer(capsys):
     other = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
     x = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
-    here = assemble(x, lambda f, mask, seeds: f.tanh(), PATCHES, seed=3)
+    here = assemble(x, lambda f, mask, seeds: f.seen.tanh(), PATCHES, seed=3)
     assert other.strip() == hashlib.sha256(here.coords.tobytes()).hexdigest()
 
 

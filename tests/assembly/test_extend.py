@@ -2,9 +2,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from spatialgears.assembly.extend import Parts, _draw, extend
+from spatialgears.assembly import extend as extending
+from spatialgears.assembly.extend import Parts, _draw
 from spatialgears.config import AssemblyConfig
+from spatialgears.geometry.features import Features
+
+
+def extend(features, *args, **options):
+    """Features that are the places themselves."""
+    return extending.extend(Features(torch.as_tensor(features)), *args, **options)
 
 
 def ways(core, **settings) -> Parts:
@@ -58,7 +66,7 @@ def test_large_parts_place_every_cell_once(n_core, n_new, tissue, true_places, o
     seen = []
 
     def geometry(features, mask, seeds):
-        seen.append(features[0].numpy())
+        seen.append(features.seen[0].numpy())
         return true_places()(features, mask, seeds)
 
     parts = Parts.large(n_core)

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from spatialgears.assembly.frame import lay_patches, median_places
 from spatialgears.assembly.graph import locality_graph
 from spatialgears.assembly.measure import geometries
 from spatialgears.assembly.patches import sample_patches
 from spatialgears.config import AssemblyConfig
+from spatialgears.geometry.features import Features
 
 
 @pytest.fixture
@@ -16,7 +18,13 @@ def laid(tissue, true_places):
         places = tissue(300)
         graph = locality_graph(places, 10, 0.1).adjacency
         patches = sample_patches(graph, AssemblyConfig(patch_size=60, min_overlap=5), seed=0)
-        points = geometries(places, true_places(**options), patches.cells, seeds=patches.seeds, batch=8)
+        points = geometries(
+            Features(torch.from_numpy(places)),
+            true_places(**options),
+            patches.cells,
+            seeds=patches.seeds,
+            batch=8,
+        )
         return places, patches, lay_patches(points, patches)
 
     return make

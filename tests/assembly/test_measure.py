@@ -10,6 +10,7 @@ from spatialgears.assembly.measure import LongEdges, geometries, measure, planes
 from spatialgears.assembly.patches import Patches, sample_patches
 from spatialgears.config import AssemblyConfig
 from spatialgears.errors import GearsError
+from spatialgears.geometry.features import Features
 
 
 @pytest.fixture
@@ -21,7 +22,9 @@ def case(tissue, true_places):
 
 
 def run(places: np.ndarray, patches: Patches, geometry: object, *, batch: int = 4) -> np.ndarray:
-    return geometries(places, geometry, patches.cells, seeds=patches.seeds, batch=batch)
+    return geometries(
+        Features(torch.from_numpy(places)), geometry, patches.cells, seeds=patches.seeds, batch=batch
+    )
 
 
 def test_distances_are_those_of_the_geometry(case):
@@ -75,7 +78,16 @@ def test_neither_batches_nor_order_nor_chunks_change_a_bit(case, monkeypatch):
     order = np.random.default_rng(0).permutation(len(patches.cells))
     shards = np.array_split(order, 3)  # as three processes would share them
     parts = np.concatenate(
-        [geometries(places, geometry, patches.cells[s], seeds=patches.seeds[s], batch=5) for s in shards]
+        [
+            geometries(
+                Features(torch.from_numpy(places)),
+                geometry,
+                patches.cells[s],
+                seeds=patches.seeds[s],
+                batch=5,
+            )
+            for s in shards
+        ]
     )
     assert np.array_equal(parts[np.argsort(order)], whole)
     first = measure(whole, patches, near=4, far=6, seed=1)

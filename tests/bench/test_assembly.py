@@ -6,16 +6,16 @@ from torch import Tensor
 
 from spatialgears.bench.assembly import agreement, as_table, patch_size, stitching
 from spatialgears.config import AssemblyConfig
+from spatialgears.geometry.features import Features
 
 CONFIG = AssemblyConfig(graph_k=15, jaccard=0.1, min_overlap=8, solve_steps=50)
 
 
-def noisy(features: Tensor, mask: Tensor, seeds: Tensor) -> Tensor:
+def noisy(features: Features, mask: Tensor, seeds: Tensor) -> Tensor:
     """True places with noise that is smaller in larger patches."""
-    noise = [
-        torch.randn(features.shape[1], 2, generator=torch.Generator().manual_seed(int(s))) for s in seeds
-    ]
-    return features[:, :, :2] + torch.stack(noise) / features.shape[1] ** 0.75
+    x = features.seen
+    noise = [torch.randn(x.shape[1], 2, generator=torch.Generator().manual_seed(int(s))) for s in seeds]
+    return x[:, :, :2] + torch.stack(noise) / x.shape[1] ** 0.75
 
 
 def places() -> np.ndarray:
@@ -23,7 +23,14 @@ def places() -> np.ndarray:
 
 
 def test_larger_patches_agree_better_and_one_pass_ends_the_table():
-    rows = patch_size(places(), noisy, places(), config=CONFIG, sizes=(64, 128, 400), n_cells=400)
+    rows = patch_size(
+        Features(torch.from_numpy(places())),
+        noisy,
+        places(),
+        config=CONFIG,
+        sizes=(64, 128, 400),
+        n_cells=400,
+    )
     assert [row["run"] for row in rows] == ["patches of 64", "patches of 128", "patches of 400", "one pass"]
     assert rows[0]["disagreement"] > rows[1]["disagreement"] > 0 == rows[2]["disagreement"]
     assert rows[0]["residual_mean"] > rows[1]["residual_mean"]
@@ -31,7 +38,9 @@ def test_larger_patches_agree_better_and_one_pass_ends_the_table():
 
 
 def test_weighted_against_uniform_says_the_change():
-    rows = stitching(places(), noisy, places(), config=CONFIG, size=64, n_cells=400)
+    rows = stitching(
+        Features(torch.from_numpy(places())), noisy, places(), config=CONFIG, size=64, n_cells=400
+    )
     assert [row["run"] for row in rows] == ["weighted", "uniform", "change, %"]
     change = 100 * (rows[1]["stress1"] / rows[0]["stress1"] - 1)
     assert np.isclose(rows[2]["stress1"], change)

@@ -8,6 +8,7 @@ import torch
 
 from spatialgears.bench import protocols, refiner
 from spatialgears.bench.one_model import over_seeds
+from spatialgears.geometry.features import Features
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,10 @@ def test_a_table_that_was_stopped_goes_on(task, small_config, tmp_path, monkeypa
 
 def test_vanishing_noise_leaves_the_generator_as_it_is(small_model, monkeypatch):
     monkeypatch.setattr(refiner, "RUNS", ((1e-6, 1, 1),))
-    network = small_model._fitted.network
-    features = torch.randn(150, network.lead.n_features + network.nearest.bank.shape[1])
+    network = small_model.fitted_.network
+    features = Features(
+        torch.randn(150, network.lead.n_features), torch.randn(150, network.nearest.bank.shape[1])
+    )
     with torch.no_grad():
         found = {name: way() for name, way in refiner.ways(network, features, seed=0).items()}
     base, refined = found["with nearest spots"], found["1e-06 sigma, 1 steps"]

@@ -12,10 +12,25 @@ from spatialgears.geometry.heldout import HeldOutScore
 from spatialgears.geometry.training import _Loop, _Minisets
 from spatialgears.runtime.files import load_state
 from spatialgears.runtime.seeds import torch_rng
+from spatialgears.supervision.folds import Folds
 
 
 def train(tissue, config, **options):
-    return train_geometry(tissue.draw, tissue.slides, 10, config=config, **{"seed": 1, **options})
+    return train_geometry(
+        tissue.draw,
+        tissue.slides,
+        10,
+        folds=folds_of(tissue.slides, config),
+        config=config,
+        **{"seed": 1, **options},
+    )
+
+
+def folds_of(slides, config):
+    g = config.geometry
+    return Folds.draw(
+        [len(one) for one in slides], crossfit=g.crossfit, leave_out_slides=g.slide_steps > 0, seed=1
+    )
 
 
 def same(a, b):
@@ -115,7 +130,15 @@ def test_a_loss_that_is_not_finite_stops_training_and_is_named(tissue, tiny, tmp
         return tissue.draw(index, generator) * (torch.nan if draws == 6 else 1)
 
     with pytest.raises(TrainingError, match=r"gen_align, gen_gram, gen_nca .* step 5"):
-        train_geometry(draw, tissue.slides, 10, config=config, seed=0, checkpoint=tmp_path)
+        train_geometry(
+            draw,
+            tissue.slides,
+            10,
+            folds=folds_of(tissue.slides, config),
+            config=config,
+            seed=0,
+            checkpoint=tmp_path,
+        )
     _, meta = load_state(tmp_path / "generator.safetensors")
     assert meta["done"] == 4
 
@@ -198,7 +221,9 @@ def test_missed_slides_tell_how_long_to_train(tissue, tiny, monkeypatch, views, 
 
 def test_without_several_slides_nothing_is_rehearsed(tissue, tiny):
     config = tiny(refiner="none", crossfit=1, slide_steps=6, eval_every=2, steps=4)
-    one = train_geometry(tissue.draw, tissue.slides[:1], 10, config=config, seed=1)
+    one = train_geometry(
+        tissue.draw, tissue.slides[:1], 10, folds=folds_of(tissue.slides[:1], config), config=config, seed=1
+    )
     assert one.slide_folds is None and max(one.history["fold-0/step"]) == 4
 
 
@@ -232,5 +257,13 @@ def test_folds_too_small_for_the_refiner_are_refused_before_any_training(tissue,
     config, steps = tiny(crossfit=20, refiner_steps=2), []
     few = [slide[:19] for slide in tissue.slides]
     with pytest.raises(InputError, match="use fewer folds"):
-        train_geometry(tissue.draw, few, 10, config=config, seed=1, progress=lambda *told: steps.append(told))
+        train_geometry(
+            tissue.draw,
+            few,
+            10,
+            folds=folds_of(few, config),
+            config=config,
+            seed=1,
+            progress=lambda *told: steps.append(told),
+        )
     assert not steps

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.spatial import KDTree
 
+from spatialgears.geometry.features import Features
 from spatialgears.pipeline.place import Network, place, slides_among_cells, unfilled
 
 
@@ -17,7 +18,7 @@ def counts(small_model, small_tissue):
 def placed_with(small_model, counts):
     def placed_with(**assembly):
         config = small_model.config.with_values({"assembly": assembly})
-        return place(small_model._fitted, counts, config, missing=np.zeros(counts.shape[1], bool))
+        return place(small_model.fitted_, counts, config, missing=np.zeros(counts.shape[1], bool))
 
     return placed_with
 
@@ -26,40 +27,38 @@ def test_order_of_cells_does_not_matter_to_the_best_guess(small_model, counts, p
     config = small_model.config.with_values({"assembly": {"samples": 2, "spacing": 0.0}})
     order = np.random.default_rng(0).permutation(counts.shape[0])
     missing = np.zeros(counts.shape[1], bool)
-    moved = place(small_model._fitted, counts[order], config, missing=missing)
-    np.testing.assert_allclose(moved["coords"], placed_with(spacing=0.0)["coords"][order], atol=1e-4)
+    moved = place(small_model.fitted_, counts[order], config, missing=missing)
+    np.testing.assert_allclose(moved.coords, placed_with(spacing=0.0).coords[order], atol=1e-4)
 
 
 def test_spacing_fills_the_tissue_within_the_radius(placed_with):
     plain, spaced = placed_with(spacing=0.0, samples=0), placed_with(spacing=0.5, samples=0)
-    assert not np.array_equal(plain["coords"], spaced["coords"])
-    near = [KDTree(one["coords"]).query(one["coords"], k=2)[0][:, 1] for one in (plain, spaced)]
+    assert not np.array_equal(plain.coords, spaced.coords)
+    near = [KDTree(one.coords).query(one.coords, k=2)[0][:, 1] for one in (plain, spaced)]
     assert np.quantile(near[1], 0.1) > 1.2 * np.quantile(near[0], 0.1)  # cells huddle less
     few = placed_with(spacing=0.5, spacing_cells=1000, samples=0)
-    np.testing.assert_array_equal(few["coords"], plain["coords"])
-    assert "unfilled" in plain["diagnostics"] and "unfilled" not in few["diagnostics"]
+    np.testing.assert_array_equal(few.coords, plain.coords)
+    assert "unfilled" in plain.diagnostics and "unfilled" not in few.diagnostics
 
 
 def test_samples_are_drawn_only_by_a_refiner(placed_with):
-    assert placed_with(samples=3)["samples"].shape == (3, 150, 2)
-    assert placed_with(samples=3, steps=0)["samples"].shape == (0, 150, 2)
-    assert placed_with(samples=0)["samples"].shape == (0, 150, 2)
+    assert placed_with(samples=3).samples.shape == (3, 150, 2)
+    assert placed_with(samples=3, steps=0).samples.shape == (0, 150, 2)
+    assert placed_with(samples=0).samples.shape == (0, 150, 2)
     plain, refined = placed_with(samples=0, steps=0), placed_with(samples=0, steps=2)
-    assert not np.array_equal(
-        plain["coords"], refined["coords"]
-    )  # without samples the refiner's is the best guess
+    assert not np.array_equal(plain.coords, refined.coords)  # without samples the refiner's is the best guess
 
 
 def test_patches_agree_with_one_pass(placed_with):
     one, patches = placed_with(steps=0), placed_with(steps=0, mode="patches", patch_size=64, coverage=8)
-    assert one["diagnostics"]["mode"] == "one-shot" and patches["diagnostics"]["mode"] == "patches"
-    distances = [np.linalg.norm(p["coords"][:75] - p["coords"][75:], axis=1) for p in (one, patches)]
+    assert one.diagnostics["mode"] == "one-shot" and patches.diagnostics["mode"] == "patches"
+    distances = [np.linalg.norm(p.coords[:75] - p.coords[75:], axis=1) for p in (one, patches)]
     assert np.corrcoef(distances)[0, 1] > 0.8
 
 
 def test_slides_are_laid_on_cells_that_are_their_spots(small_model):
     """Anchors given as cells: the slide must come to lie where they were put."""
-    fitted = small_model._fitted
+    fitted = small_model.fitted_
     slide = fitted.slides[0]
     spots = slide.coords[slide.anchors]
     turn = np.array([[0.0, -1.0], [1.0, 0.0]])
@@ -85,9 +84,9 @@ def test_the_network_hears_of_padding_only_where_there_is_some(small_model):
     class Ensemble:
         def sample(self, x, mask, **options):
             heard.append((mask, options["steps"]))
-            return x
+            return x.seen
 
-    x, seeds = torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.long)
+    x, seeds = Features(torch.zeros(2, 3, 4)), torch.zeros(2, dtype=torch.long)
     network = Network(Ensemble(), small_model.config.assembly, 5)
     whole = torch.ones(2, 3, dtype=torch.bool)
     padded = whole.clone()

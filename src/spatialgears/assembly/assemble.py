@@ -21,9 +21,9 @@ from spatialgears.assembly.solve import huber_solve, landmark_isomap
 from spatialgears.assembly.stitch import stitch
 from spatialgears.config import AssemblyConfig
 from spatialgears.errors import InputError
+from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.runtime.progress import Clock, Progress, silent
 from spatialgears.runtime.seeds import child_seed
-from spatialgears.types import Features
 
 #: Which way was taken: one pass, one over a core and the others in parts, or stitched patches.
 Mode = Literal["one-shot", "parts", "patches"]
@@ -59,7 +59,7 @@ class Assembly:
 
 
 def assemble(
-    features: Features,
+    features: FeatureRows,
     geometry: Geometry,
     config: AssemblyConfig,
     *,
@@ -72,7 +72,7 @@ def assemble(
     Parameters
     ----------
     features
-        (N, f) what the geometry network sees of each cell: an array, or anything with a shape whose rows can be had.
+        What the networks see of the N cells, held or computed as rows are asked for.
     geometry
         The network, see :data:`~spatialgears.assembly.measure.Geometry`.
     config
@@ -94,8 +94,7 @@ def assemble(
     if n_cells == 0:
         raise InputError("There are no cells to place.", "Check the filters that were applied to the cells.")
     clock = _Clock(geometry)
-    needed = one_shot_memory(n_cells, features.shape[1])
-    room = config.memory_gb * 1e9 / needed * n_cells  # cells that fit in one pass
+    room = cells_in_one_pass(features.width, config)
     everyone = np.arange(n_cells)
     if (
         config.mode == "one-shot"
@@ -107,7 +106,7 @@ def assemble(
             notes.append("They fit in one patch, so there was nothing to stitch.")
         return _finish(coords, "one-shot", clock, diagnostics=diagnostics, notes=notes)
     at_once = config.mode == "auto" and room >= config.patch_size
-    size = min(config.core_cells, int(room)) if at_once else config.core_cells
+    size = min(config.core_cells, room) if at_once else config.core_cells
     core = everyone
     if n_cells > size and (at_once or config.patch_context == "mixed"):
         core = np.sort(shuffled(child_seed(seed, "core cells"), n_cells)[:size])
@@ -127,13 +126,18 @@ def assemble(
     return _finish(coords, "parts" if at_once else "patches", clock, diagnostics=diagnostics, notes=notes)
 
 
-def one_shot_memory(n_cells: int, n_features: int) -> float:
-    """Bytes that one pass over all cells takes, by a rule of thumb."""
-    return float(n_cells) * _BYTES_PER_VALUE * (2 * n_features + WORKING_VALUES)
+def pass_bytes(width: int) -> float:
+    """Bytes that a cell of ``width`` values takes in a pass through the networks, by a rule of thumb."""
+    return _BYTES_PER_VALUE * (2.0 * width + WORKING_VALUES)
+
+
+def cells_in_one_pass(width: int, config: AssemblyConfig) -> int:
+    """Cells of ``width`` values each that one pass may hold within ``memory_gb``."""
+    return int(config.memory_gb * 1e9 / pass_bytes(width))
 
 
 def _one_pass(
-    features: Features, clock: _Clock, cells: NDArray[np.int64], *, seed: int
+    features: FeatureRows, clock: _Clock, cells: NDArray[np.int64], *, seed: int
 ) -> tuple[NDArray[np.float64], dict[str, Any], list[str]]:
     """All of the given cells through the network as one set: places, diagnostics and notes."""
     seeds = np.array([child_seed(seed, "one-shot")])
@@ -145,7 +149,7 @@ def _one_pass(
 
 
 def _patches(
-    features: Features,
+    features: FeatureRows,
     clock: _Clock,
     config: AssemblyConfig,
     *,
@@ -156,7 +160,7 @@ def _patches(
 ) -> tuple[NDArray[np.float64], dict[str, Any], list[str]]:
     """Steps 1 to 7 for some of the cells: places, diagnostics and notes."""
     whole = len(cells) == len(features)
-    some: Features = features if whole else features[cells]
+    some: FeatureRows = features if whole else features[cells]
     with clock("graph"):
         space = _leading(some) if locality is None else np.asarray(locality if whole else locality[cells])
         graph = locality_graph(space, config.graph_k, config.jaccard, seed=child_seed(seed, "graph"))
@@ -246,13 +250,13 @@ def _finish(
     return Assembly(placed.coords.astype(np.float32), mode, " ".join(notes), diagnostics, clock.profile())
 
 
-def _leading(features: Features) -> NDArray[np.float32]:
+def _leading(features: FeatureRows) -> NDArray[np.float32]:
     """The leading principal components of the features, for the locality graph; O(N f^2), a block at a time."""
-    n_cells, width = features.shape
+    n_cells, width = len(features), features[np.arange(1)].width
     blocks = np.array_split(np.arange(n_cells), -(-n_cells // _BLOCK))
 
     def rows(block: NDArray[np.int64]) -> NDArray[np.float32]:
-        return np.asarray(features[block], np.float32)
+        return features[block].seen.numpy()
 
     if width <= _LOCALITY_DIM:
         return np.concatenate([rows(block) for block in blocks])
@@ -273,7 +277,7 @@ class _Clock(Clock):
         super().__init__()
         self.geometry, self.inside = geometry, 0.0
 
-    def network(self, features: Tensor, mask: Tensor, seeds: Tensor) -> Tensor:
+    def network(self, features: Features, mask: Tensor, seeds: Tensor) -> Tensor:
         start = time.perf_counter()
         points = self.geometry(features, mask, seeds)
         self.inside += time.perf_counter() - start

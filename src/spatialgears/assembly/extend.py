@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from spatialgears.assembly.hashing import hashed, shuffled
 from spatialgears.assembly.measure import Geometry, geometry_of
 from spatialgears.config import AssemblyConfig
+from spatialgears.geometry.features import FeatureRows
 from spatialgears.metrics.points import lay_on
 from spatialgears.runtime.processes import share_of, summed
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.seeds import child_seed
-from spatialgears.types import Features
 
 CONTEXT = 1000  # core cells that fix the pose of a large set
 
@@ -42,7 +42,7 @@ class Parts:
 
 
 def extend(
-    features: Features,
+    features: FeatureRows,
     geometry: Geometry,
     core: NDArray[np.int64],
     *,

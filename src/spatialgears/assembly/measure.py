@@ -14,18 +14,18 @@ from torch import Tensor
 from spatialgears.assembly.hashing import hashed, mix
 from spatialgears.assembly.patches import Patches
 from spatialgears.errors import GearsError
+from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.runtime.processes import gathered, share_of
 from spatialgears.runtime.progress import Progress, silent
-from spatialgears.types import Features
 
-#: ``geometry(features (B, n, f), mask (B, n), seeds (B,)) -> V_pred (B, n, d)``, each patch for itself.
-Geometry = Callable[[Tensor, Tensor, Tensor], Tensor]
+#: ``geometry(features (B, n, .), mask (B, n), seeds (B,)) -> V_pred (B, n, d)``, each patch for itself.
+Geometry = Callable[[Features, Tensor, Tensor], Tensor]
 
 _PAIRS = 2**24  # entries of the distance matrices held at once
 
 
 def geometries(
-    features: Features,
+    features: FeatureRows,
     geometry: Geometry,
     cells: NDArray[np.int64],
     *,
@@ -46,10 +46,10 @@ def geometries(
 
 
 def geometry_of(
-    features: Features, geometry: Geometry, cells: NDArray[np.int64], *, seeds: NDArray[np.int64]
+    features: FeatureRows, geometry: Geometry, cells: NDArray[np.int64], *, seeds: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """The geometry (B, n, d) of some patches in one call of the network."""
-    inputs = torch.as_tensor(features[cells.ravel()]).float().view(*cells.shape, -1)  # (B, n, f)
+    inputs = features[cells.ravel()].unflatten(cells.shape)  # (B, n, .)
     mask = torch.ones(cells.shape, dtype=torch.bool)
     with torch.no_grad():
         points = geometry(inputs, mask, torch.as_tensor(seeds)).detach().float().cpu().numpy()

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
-from torch import Tensor
 
 from spatialgears.assembly.assemble import Assembly, assemble
 from spatialgears.assembly.distances import pair_distances
 from spatialgears.assembly.measure import Geometry
 from spatialgears.config import AssemblyConfig
+from spatialgears.geometry.features import FeatureRows
 from spatialgears.metrics import evaluate
 from spatialgears.runtime.seeds import numpy_rng
 
@@ -22,11 +22,9 @@ N_CELLS, PAIRS = 4096, 200_000
 SCORES = ("spearman", "stress1", "edge_auc", "bap", "trust", "cont", "local_stress")
 STITCHING = ("disagreement", "residual_mean", "edges", "patches")
 
-Features = NDArray[np.float32] | Tensor
-
 
 def patch_size(
-    features: Features,
+    features: FeatureRows,
     geometry: Geometry,
     truth: NDArray[Any],
     *,
@@ -54,7 +52,7 @@ def patch_size(
 
 
 def stitching(
-    features: Features,
+    features: FeatureRows,
     geometry: Geometry,
     truth: NDArray[Any],
     *,

@@ -146,7 +146,7 @@ def gears(
     result = {"coords": placed.coords, "radius50": placed.radius50, "radius90": placed.radius90, "info": info}
     if len(placed.samples):
         result["one sample"] = placed.samples[0]
-    if confidence := model._ready().confidence:  # radii of other levels, in units of the 90% radius
+    if confidence := model.fitted_.confidence:  # radii of other levels, in units of the 90% radius
         levels = np.arange(0.1, 1.0, 0.1).round(1)
         quantiles = [confidence.quantile(level) / confidence.quantile(0.9) for level in levels]
         result["levels"] = np.column_stack([levels, quantiles])

@@ -16,9 +16,9 @@ from spatialgears.bench.store import Store
 from spatialgears.config import Config
 from spatialgears.errors import InputError
 from spatialgears.model import GEARS
+from spatialgears.pipeline.features import CellFeatures
 from spatialgears.pipeline.place import Network
 from spatialgears.runtime.threads import threads
-from spatialgears.types import Features
 from spatialgears.validate import validate_cells
 
 #: Scores by their names, by the runs of one model.
@@ -62,9 +62,9 @@ def fitted(task: Task, config: Config, *, folder: Path) -> GEARS:
     return model
 
 
-def seen(model: GEARS, task: Task) -> tuple[Features, Network]:
+def seen(model: GEARS, task: Task) -> tuple[CellFeatures, Network]:
     """The cells as the network sees them, and the network as stage D calls it."""
-    state, config = model._ready(), model.config
+    state, config = model.fitted_, model.config
     counts, missing, _ = validate_cells(task.cells, state.panel.genes, state.panel.weights)
     features = state.features(counts, config, missing=missing)
     steps = 0 if config.assembly.samples else config.assembly.steps
@@ -97,7 +97,7 @@ def over_seeds(
         runs = []
         for seed in range(seeds):
             model = fitted(task, preset.with_values([f"seed={seed}"]), folder=folder)
-            histories.setdefault(task.name, model._ready().history)
+            histories.setdefault(task.name, model.fitted_.history)
             runs.append(scored(task, model, store=Store(folder)))
         for name in runs[0]:
             each = [run[name] for run in runs]

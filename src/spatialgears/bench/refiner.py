@@ -22,6 +22,7 @@ from spatialgears.bench.one_model import seen
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Store
 from spatialgears.geometry.ensemble import Ensemble
+from spatialgears.geometry.features import Features
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 from spatialgears.runtime.seeds import child_seed, numpy_rng
@@ -56,7 +57,7 @@ def tasks(root: Path | None, *, simulated: bool = False) -> Iterator[Task]:
         yield protocols.of_tissue("refiner", name, datasets.load(name, root))
 
 
-def ways(network: Ensemble, features: Tensor, *, seed: int) -> dict[str, Callable[[], Tensor]]:
+def ways(network: Ensemble, features: Features, *, seed: int) -> dict[str, Callable[[], Tensor]]:
     """What is compared, each a function that gives its geometry (1, n, d) of all cells in one pass.
 
     The generators, these and the nearest spots, and both refined in each of :data:`RUNS`.

@@ -93,5 +93,7 @@ def _show(report: CheckReport) -> None:
         {"time": duration(report.cost.seconds), "memory": size(report.cost.peak_bytes)},
     )
     typer.echo(
-        "\n".join(["Odd", *(f"  - {text}" for text in report.odd)]) if report.odd else "Nothing is odd."
+        "\n".join(["Warnings", *(f"  - {text}" for text in report.warnings)])
+        if report.warnings
+        else "No warnings."
     )

@@ -1,4 +1,4 @@
-"""Several generators that have each missed other spots, speaking with one voice."""
+"""Several generators, each trained without other spots, averaged into one prediction."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.runtime.processes import share_of, summed
 from spatialgears.runtime.seeds import child_seed, torch_rng
 from spatialgears.supervision.targets import centre, procrustes
-from spatialgears.types import Features
 
 #: ``map``, or that of a pool of threads.
 Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -54,7 +54,7 @@ class Ensemble(nn.Module):
     members
         Models of one configuration; only the first needs a refiner.
     nearest
-        Sharpens the mean, as far as it reaches; then features are those of the members and, after them, the embedding.
+        Moves the mean towards the most similar spots within reach, by the embedding of the features.
     """
 
     def __init__(self, members: Sequence[GeometryModel], nearest: NearestSpots | None = None) -> None:
@@ -69,42 +69,38 @@ class Ensemble(nn.Module):
         assert isinstance(member, GeometryModel)
         return member
 
-    def own(self, x: Tensor) -> Tensor:
-        """The features (..., f) that the members see."""
-        return x[..., : self.lead.n_features]
-
-    def bases(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """V_base of every member in the first one's frame, (members, B, n, d)."""
-        first, *rest = (member(self.own(x), mask).float() for member in self.members)
+    def bases(self, seen: Tensor, mask: Tensor | None = None) -> Tensor:
+        """V_base (members, B, n, d) of every member, in the first one's frame, of what they see (B, n, f)."""
+        first, *rest = (member(seen, mask).float() for member in self.members)
         return torch.stack([first, *(base @ procrustes(base, first, mask) for base in rest)])
 
-    def generated(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def generated(self, features: Features, mask: Tensor | None = None) -> Tensor:
         """The mean (B, n, d) of the members alone."""
-        return centre(self.bases(x, mask).mean(0), mask)
+        return centre(self.bases(features.seen, mask).mean(0), mask)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The proposal (B, n, d) for features x (B, n, f), by the members' mean and the nearest spots."""
-        return self.guided(x, self.generated(x, mask), mask)
+    def forward(self, features: Features, mask: Tensor | None = None) -> Tensor:
+        """The proposal (B, n, d) for features (B, n, .), by the members' mean and the nearest spots."""
+        return self.guided(features, self.generated(features, mask), mask)
 
-    def guided(self, x: Tensor, geometry: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Places (B, n, d) by the spots most like each point in reach of a ``geometry``; without such, as it is."""
+    def guided(self, features: Features, geometry: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Places (B, n, d) by the most similar spots within reach of a ``geometry``; without any, the geometry itself."""
         if self.nearest is None:
             return geometry
-        return centre(self.nearest(x[..., self.lead.n_features :].float(), geometry, mask), mask)
+        assert features.embedding is not None
+        return centre(self.nearest(features.embedding.float(), geometry, mask), mask)
 
     @torch.no_grad()
-    def noise(self, x: Tensor, *, seed: int) -> float:
-        """Variance by which members differ from their mean on points (n, f), over the squared spread; the median."""
-        bases = torch.stack(
-            [self.guided(x[None], base)[0] for base in self.bases(x[None])]
-        )  # (members, n, d)
+    def noise(self, features: Features, *, seed: int) -> float:
+        """Variance by which members differ from their mean on points (n, .), over the squared spread; the median."""
+        one = features[None]
+        bases = torch.stack([self.guided(one, base)[0] for base in self.bases(one.seen)])  # (members, n, d)
         variance = (bases - bases.mean(0)).square().sum(-1).mean(0)
-        return float((variance / self.spread(x, seed=seed).square()).median())
+        return float((variance / self.spread(features, seed=seed).square()).median())
 
-    def spread(self, x: Features, *, seed: int, each: Mapper = map) -> Tensor:
-        """(n,) RMS over the members of how far points (n, f) move under dropout.
+    def spread(self, x: FeatureRows, *, seed: int, each: Mapper = map) -> Tensor:
+        """(n,) RMS over the members of how far points (n, .) move under dropout.
 
-        Sets too large for one pass are parted at random, so that every part shows the whole. ``each`` maps the work of
+        Sets too large for one pass are split at random, so that every part represents the whole. ``each`` maps the work of
         a member on a part, and may do so in threads; with several processes each takes some parts.
         """
         order = torch.randperm(len(x), generator=torch_rng(seed, "spread"))
@@ -114,8 +110,8 @@ class Ensemble(nn.Module):
 
         def square(job: tuple[Tensor, int]) -> Tensor:
             part, i = job
-            member_seed, seen = child_seed(seed, "dropout", i), self.own(torch.as_tensor(x[part]))
-            return dropout_spread(self.members[i], seen, seed=member_seed, draws=draws).square()
+            member_seed = child_seed(seed, "dropout", i)
+            return dropout_spread(self.members[i], x[part].seen, seed=member_seed, draws=draws).square()
 
         total = torch.zeros(len(x))
         for (part, _), found in zip(jobs, each(square, jobs), strict=True):
@@ -125,7 +121,7 @@ class Ensemble(nn.Module):
     @torch.no_grad()
     def sample(
         self,
-        x: Tensor,
+        features: Features,
         mask: Tensor | None = None,
         *,
         steps: int,
@@ -134,11 +130,11 @@ class Ensemble(nn.Module):
         guidance: float = 1.0,
     ) -> Tensor:
         """V_pred (B, n, d): the mean proposal, refined along ``steps`` Heun steps; 0 returns it as it is."""
-        base = self(x, mask)
+        base = self(features, mask)
         if steps == 0 or self.lead.config.refiner == "none":
             return base
         return self.lead.sample(
-            self.own(x),
+            features.seen,
             mask,
             steps=steps,
             sigma_start=sigma_start,

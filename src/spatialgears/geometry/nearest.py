@@ -1,9 +1,9 @@
-"""Cells where the spots most like them are, of those in reach of where the generators put them.
+"""Nearest spots: each cell is moved towards its most similar spots near the position that the generators predict.
 
-The cosine alone would have a few spots, those in the midst of many alike, be everyone's nearest (hubs). A spot's
-likeness to a cell is therefore the cosine less half its crowding, the mean cosine to the spots next to it (CSLS: Conneau
-et al. 2018). Spots in several places may be as alike: the generators, which saw them all at once, tell which are meant,
-and the spots tell the place more sharply than the generators' mean of all that is possible.
+Cosine similarity alone suffers from hubness: a few spots are everyone's nearest neighbour. The similarity of a spot is
+therefore its cosine less half its mean cosine to the spots next to it (CSLS, Conneau et al. 2018). Several parts of a
+tissue may look the same. The generators decide between them, and the spots then give a sharper position than the
+generators' average over all that is possible.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ POSED = 2000  # points that a slide's pose is found from
 
 
 class NearestSpots(nn.Module):
-    """Places by the spots most like each point, in the frame of a given geometry.
+    """Places by the spots most similar to each point, in the frame of a given geometry.
 
-    Spot s counts by exp(a_s / softness - |x_s - v|^2 / (2 reach^2)), a_s being its likeness and v the place the geometry
-    has for the point: a posterior mean, of spots, with the geometry as prior. Poses of slides are unknown to one another:
-    every slide places the points in its own frame, by likeness alone, which is turned onto the geometry.
+    Spot s has the weight exp(a_s / softness - |x_s - v|^2 / (2 reach^2)), where a_s is its similarity and v the point's
+    position in the geometry: a posterior mean over spots with the geometry as prior. Slides have unrelated poses: every
+    slide places the points in its own frame by similarity alone, and that layout is rotated onto the geometry.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class NearestSpots(nn.Module):
     slide, spot
         (m,) the slide of each, and its number among all spots.
     reach
-        How far from the geometry's place spots count, in RMS radii of a slide. At 0 the geometry stands as it is.
+        Search radius around the geometry's position, in RMS radii of a slide. At 0 the geometry is returned unchanged.
     crowding
         (m,) mean cosine of each with the spots next to it, where it is known.
     """
@@ -79,7 +79,7 @@ class NearestSpots(nn.Module):
     def forward(self, z: Tensor, geometry: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Places (B, n, d) of embedded points (B, n, h), by spots in reach of a ``geometry`` (B, n, d) of the same points.
 
-        Without one, likeness alone decides, and the frame is that of the first slide.
+        Without a geometry, similarity alone decides, and the frame is that of the first slide.
         """
         if geometry is not None and not self.reach:
             return geometry

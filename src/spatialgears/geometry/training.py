@@ -26,13 +26,12 @@ from spatialgears.runtime.processes import together
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.seeds import child_seed, owned_rng, torch_rng
 from spatialgears.runtime.training import check_finite, make_fabric
+from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.minisets import MinisetSampler
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-FOLDS = 10  # a cross-fitted model misses one of at least so many random parts of the spots
-MOST_SLIDES_CHECKED = 3
 AS_GOOD = 0.005  # scores on a missed slide that differ by less are alike, and the shorter training is taken
 HISTORY_POINTS = 300  # a phase's history holds about this many means over consecutive steps
 
@@ -67,8 +66,8 @@ class GeometryFit:
     sigma_data: float
     heldout: np.ndarray
     metrics: dict[str, float]
-    folds: Folds | None = None
-    slide_folds: Folds | None = None
+    folds: TrainedFolds | None = None
+    slide_folds: TrainedFolds | None = None
 
     @property
     def model(self) -> GeometryModel:
@@ -77,7 +76,7 @@ class GeometryFit:
 
 
 @dataclass(frozen=True)
-class Folds:
+class TrainedFolds:
     """Cross-fitting: generators, and for every spot the one that has not seen it.
 
     Attributes
@@ -97,6 +96,7 @@ def train_geometry(
     slides: Sequence[np.ndarray],
     n_features: int,
     *,
+    folds: Folds,
     config: Config,
     seed: int,
     fabric: Fabric | None = None,
@@ -120,6 +120,8 @@ def train_geometry(
         Canonical coordinates of each slide, (n_spots, 2); spots are numbered through the slides in order.
     n_features
         f.
+    folds
+        Which spots are held out of which model.
     config
         Its ``supervision`` and ``geometry`` parts decide everything here.
     seed
@@ -141,42 +143,30 @@ def train_geometry(
     loop = _Loop(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, progress)
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
-    folds = slide_folds = None
-    fold, count = random_parts(len(heldout), config, seed=seed), geometry.crossfit
+    crossfitted = slide_folds = None
+    fold, count = folds.part, folds.crossfit
     if two_phases:  # what the refiner learns from: spots that a generator has missed, or all
         kept = [~heldout & (fold == i) for i in range(count)] if count else [~heldout]
         unseen = [loop.sampler(keep) for keep in kept]
     with owned_rng():
         model = loop.new_model(n_features)
-        if geometry.slide_steps and len(slides) > 1:
-            slide_folds = loop.without_slides(n_features, ~heldout)
+        if folds.left_out:
+            slide_folds = loop.without_slides(n_features, ~heldout, folds)
         if count:
-            folds = loop.crossfit(model, n_features, ~heldout, fold)
+            crossfitted = loop.crossfit(model, n_features, ~heldout, folds)
         else:
             loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
         if two_phases:
-            minisets = _Minisets(unseen, folds.models if folds else None)
+            minisets = _Minisets(unseen, crossfitted.models if crossfitted else None)
             loop.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
         metrics = {} if score is None else score(model)
-    for one in (model, *(m for some in (folds, slide_folds) if some for m in some.models)):
+    for one in (model, *(m for some in (crossfitted, slide_folds) if some for m in some.models)):
         one.cpu()  # everything after training is done there
-    members = folds.models if folds else [model]
+    members = crossfitted.models if crossfitted else [model]
     heldout_spots = np.flatnonzero(heldout)
     return GeometryFit(
-        members, loop.history, float(model.sigma_data), heldout_spots, metrics, folds, slide_folds
+        members, loop.history, float(model.sigma_data), heldout_spots, metrics, crossfitted, slide_folds
     )
-
-
-def random_parts(n_spots: int, config: Config, *, seed: int) -> np.ndarray:
-    """(n_spots,) number of the random part that each spot belongs to; a cross-fitted model misses that of its number."""
-    order = torch.randperm(n_spots, generator=torch_rng(seed, "folds")).numpy()
-    return order % max(config.geometry.crossfit, FOLDS)
-
-
-def held_out(slides: Sequence[np.ndarray], config: Config, *, seed: int) -> np.ndarray:
-    """True for the spots (n_spots,) that :func:`train_geometry` with this seed holds out of some model."""
-    parts = random_parts(sum(map(len, slides)), config, seed=seed)
-    return hold_out_block(slides, config.geometry.holdout, seed=seed) | (parts < config.geometry.crossfit)
 
 
 @dataclass(frozen=True)
@@ -218,11 +208,10 @@ class _Loop:
     def sampler(self, keep: np.ndarray) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
-    def crossfit(self, first: GeometryModel, n_features: int, keep: np.ndarray, fold: np.ndarray) -> Folds:
+    def crossfit(self, first: GeometryModel, n_features: int, keep: np.ndarray, folds: Folds) -> TrainedFolds:
         """``first`` and others, each trained without another part of the spots, and followed there."""
-        count = self.config.geometry.crossfit
-        models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, count))]
-        return self._missing("fold", models, fold, keep, self._rehearsed() or self._enough())
+        models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, folds.crossfit))]
+        return self._missing("fold", models, folds.part, keep, self._rehearsed() or self._enough())
 
     def _enough(self) -> int:
         """Steps that show every spot ``views`` times, or all."""
@@ -260,12 +249,10 @@ class _Loop:
         shown = self.sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)  # spots, in one step
         return views * len(self.coords) / shown
 
-    def without_slides(self, n_features: int, keep: np.ndarray) -> Folds:
+    def without_slides(self, n_features: int, keep: np.ndarray, folds: Folds) -> TrainedFolds:
         """Models that have each missed a whole slide, for the self-check and the length of training."""
-        slide = np.repeat(np.arange(len(self.slides)), [len(coords) for coords in self.slides])
-        checked = min(len(self.slides), MOST_SLIDES_CHECKED)
-        models = [self.new_model(n_features, name=f"slide-{i}") for i in range(checked)]
-        return self._missing("slide", models, slide, keep, self.config.geometry.slide_steps)
+        models = [self.new_model(n_features, name=f"slide-{i}") for i in range(folds.left_out)]
+        return self._missing("slide", models, folds.slide, keep, self.config.geometry.slide_steps)
 
     def _missing(
         self,
@@ -274,13 +261,13 @@ class _Loop:
         fold: np.ndarray,
         keep: np.ndarray,
         steps: int,
-    ) -> Folds:
+    ) -> TrainedFolds:
         """Train each model without its fold, and follow it there."""
         for i, model in enumerate(models):
             score = HeldOutScore(self.draw, self.slides, keep & (fold == i), seed=self.seed)
             seen = _Minisets([self.sampler(keep & (fold != i))])
             self.run(f"{name}-{i}", "generator", model, steps, seen, score)
-        return Folds(models, fold)
+        return TrainedFolds(models, fold)
 
     def batch(
         self, minisets: _Minisets, step: int, generator: torch.Generator, own: torch.Generator

@@ -13,7 +13,6 @@ import psutil
 from spatialgears.config import Config
 from spatialgears.errors import InputError
 from spatialgears.runtime.machine import usable_cores
-from spatialgears.validate import ValidInputs
 
 #: As in the modules of the stages, which are not imported here: torch comes with them.
 ENSEMBLE_DRAWS, MOST_SLIDES_CHECKED, MAX_VIEWS, BANK_BYTES, WORKING_VALUES = 12, 3, 48, 512 * 2**20, 4096
@@ -215,20 +214,3 @@ def _training(
         seconds += batches * (c.step_seconds + 12 * e.batch_size * encoder / speed)
         seconds += c.profile_seconds * profiles * n_genes
     return seconds
-
-
-def cost_of(valid: ValidInputs, config: Config, *, n_cells: int | None = None) -> Cost:
-    """:func:`predict_cost` of a run on these inputs, whose cells may be some of ``n_cells``."""
-    cells = 0 if valid.cells is None else valid.cells.shape[0]
-    n_cells = cells if n_cells is None else n_cells
-    stored = sum(one.nnz for one in valid.slides)
-    if valid.cells is not None:
-        stored += round(valid.cells.nnz * n_cells / cells)
-    return predict_cost(
-        sum(one.shape[0] for one in valid.slides),
-        n_cells,
-        min(config.panel.n_genes, len(valid.genes)),
-        config,
-        stored=stored,
-        n_slides=len(valid.slides),
-    )

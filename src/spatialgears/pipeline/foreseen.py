@@ -6,6 +6,7 @@ import numpy as np
 
 from spatialgears.config import Config
 from spatialgears.errors import ConfigError
+from spatialgears.pipeline.self_check import not_held_out, weak_signal
 
 
 def require_sets(config: Config, n_slides: int) -> None:
@@ -24,9 +25,7 @@ def require_sets(config: Config, n_slides: int) -> None:
 
 
 def foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
-    """What a run on slides whose genes have these Moran's I (G,) will warn of, whatever it finds."""
-    from spatialgears.pipeline.self_check import not_held_out, weak_signal
-
+    """Warnings that a run on slides whose genes have these Moran's I (G,) will give, whatever it learns."""
     geometry = config.geometry
     slides = n_slides > 1 and geometry.slide_steps > 0
     return not_held_out(geometry.crossfit > 0 or slides, slides, n_slides=n_slides) + weak_signal(moran)

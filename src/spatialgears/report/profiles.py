@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
 from anndata import AnnData
 from scipy import sparse
 from scipy.spatial import KDTree
@@ -16,7 +15,7 @@ from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import components
 from spatialgears.errors import InputError
 from spatialgears.metrics.points import spot_pitch
-from spatialgears.pipeline.fit import Slide
+from spatialgears.pipeline.fitted import KeptSlide
 from spatialgears.report.subject import Subject
 from spatialgears.runtime.seeds import numpy_rng
 from spatialgears.validate import validate_cells
@@ -34,7 +33,7 @@ def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) 
     Plain expression is 20 principal components of the log-normalised most variable genes. What the network sees of
     spots are the views that the model kept, thinned to the depth of cells.
     """
-    fitted = model._ready()
+    fitted = model.fitted_
     spots = _kept_spots(fitted.slides, subject.slides)
     limit = min(MOST_CELLS, sum(map(len, spots)))
     some = np.sort(numpy_rng(seed, "mixed cells").permutation(subject.cells.n_obs)[:limit])
@@ -56,12 +55,13 @@ def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) 
         },
         index=np.arange(sum(sizes) + len(some)).astype(str),
     )
-    after = torch.cat([*(slide.features for slide in fitted.slides), seen[np.arange(len(seen))]]).numpy()
+    shown = [slide.features for slide in fitted.slides] + [seen[np.arange(len(seen))]]
+    after = np.concatenate([one.seen.numpy() for one in shown])
     before = components(sparse.csr_matrix(sparse.vstack(plain)), seed=seed)
     return AnnData(obs=obs, obsm={BEFORE: before, AFTER: after})
 
 
-def _kept_spots(known: Sequence[Slide], given: Sequence[AnnData]) -> list[np.ndarray]:
+def _kept_spots(known: Sequence[KeptSlide], given: Sequence[AnnData]) -> list[np.ndarray]:
     """Rows of the spots whose views the model kept, by their places."""
     others = InputError(
         "These are not the slides that the model was fitted on.", "Give those, in their order."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -109,12 +109,6 @@ class ProgressView:
             return
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-
-
-def tell_odd(progress: Progress, odd: Sequence[str]) -> None:
-    """Say what is odd before the work, where its progress is shown."""
-    if odd and isinstance(progress, ProgressView):
-        progress.tell("\n".join(["Odd", *(f"  - {text}" for text in odd)]))
 
 
 @contextmanager

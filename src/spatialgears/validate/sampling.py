@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
+from spatialgears.validate import ValidInputs, input_names, validate_inputs
 from spatialgears.validate import counts as values
 
 if TYPE_CHECKING:
@@ -15,6 +17,32 @@ if TYPE_CHECKING:
 
 #: More cost time and memory, and change nothing.
 FIT_CELLS = 50_000
+
+
+def validate_sampled(
+    slides: Sequence[AnnData],
+    cells: AnnData | None,
+    *,
+    seed: int,
+    layer: str | None = None,
+    spatial_key: str = "spatial",
+    normalised: bool = False,
+    names: Sequence[str] | None = None,
+) -> ValidInputs:
+    """Validate slides and a sample of very many cells, whose values are all checked. A run, a fit and a check call this."""
+    names = input_names(names, len(slides))
+    valid = validate_inputs(
+        slides,
+        cells,
+        rows=None if cells is None else sample_cells(cells, seed=seed),
+        layer=layer,
+        spatial_key=spatial_key,
+        normalised=normalised,
+        names=names if cells is None else [*names[:-1], named(names[-1], cells)],
+    )
+    if cells is not None:
+        judge_all(cells, valid.genes, layer=layer, normalised=normalised, name=names[-1])
+    return valid
 
 
 def sample_cells(cells: AnnData, *, seed: int) -> np.ndarray | None:

@@ -1,0 +1,180 @@
+"""What the networks see of spots, as fresh random views, and of cells, as they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from spatialgears.config import Config
+from spatialgears.expression.encoder import Encoder
+from spatialgears.expression.normalise import Standardiser
+from spatialgears.expression.panel import Panel
+from spatialgears.expression.pull import Pull
+from spatialgears.expression.signal import Signal
+from spatialgears.expression.views import SpotViews, cell_features
+from spatialgears.geometry.features import Features
+from spatialgears.runtime.seeds import torch_rng
+
+DENSE_CELLS = 4096  # profiles with all their genes at once, where only their embedding is wanted
+
+
+@dataclass(frozen=True, eq=False)
+class SpotFeatures:
+    """Random views of the spots of all slides.
+
+    Attributes
+    ----------
+    views
+        Thinned, normalised, standardised, weighted expression.
+    signal
+        The spatial signal that the generators see of it; None: all genes.
+    encoder
+        Stage A's encoder, where its embedding is used.
+    embedding_only
+        Whether the generators see the embedding alone, as in the paper.
+    """
+
+    views: SpotViews
+    signal: Signal | None
+    encoder: Encoder | None
+    embedding_only: bool
+
+    def seen(self, index: Tensor, generator: torch.Generator) -> Tensor:
+        """What the generators see (..., f) of a fresh view of the spots ``index`` (...,): all that training needs."""
+        if self._constant is not None:
+            return self._constant[index]
+        x = self.views.draw(index, generator)
+        if self.embedding_only:
+            assert self.encoder is not None
+            return self.encoder.embed(x)
+        return x if self.signal is None else self.signal.of_spots(x, index)
+
+    def draw(self, index: Tensor, generator: torch.Generator) -> Features:
+        """A fresh view of the spots ``index`` (...,), with its embedding where that is used."""
+        if self.embedding_only:
+            return Features(None, self.seen(index, generator))
+        x = self.views.draw(index, generator)
+        expression = x if self.signal is None else self.signal.of_spots(x, index)
+        return Features(expression, None if self.encoder is None else self.encoder.embed(x))
+
+    @property
+    def width(self) -> int:
+        """f, the features that the generators see."""
+        return self.seen(torch.zeros(1, dtype=torch.long), torch_rng(0)).shape[-1]
+
+    @cached_property
+    def _constant(self) -> Tensor | None:
+        """The embedding of all spots, where every view of a spot is the same: it is computed once."""
+        if not self.embedding_only or self.views.thins:
+            return None
+        assert self.encoder is not None
+        parts = torch.arange(self.views.n_spots).split(DENSE_CELLS)
+        return torch.cat([self.encoder.embed(self.views.draw(part, torch_rng(0))) for part in parts])
+
+
+@dataclass(frozen=True, eq=False)
+class CellView:
+    """How counts of cells become features; what a fitted model keeps of stage A.
+
+    Attributes
+    ----------
+    panel
+        The genes and their weights.
+    standardiser
+        Mean and standard deviation of each gene over the cells of the fit.
+    raw
+        Whether values are counts.
+    axes
+        (G, k) the directions of the spatial signal; None: all genes.
+    pull
+        Moves cells a little towards similar spots; None: not at all.
+    encoder
+        Stage A's encoder, where its embedding is used.
+    """
+
+    panel: Panel
+    standardiser: Standardiser
+    raw: bool
+    axes: Tensor | None
+    pull: Pull | None
+    encoder: Encoder | None
+
+    def features(
+        self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_] | None = None
+    ) -> Features:
+        """Features of cells with these counts (n, G); a ``missing`` gene (G,) is taken as average."""
+        standardiser, raw = self.standardiser, self.raw
+        x, _ = cell_features(counts, self.panel, config.expression, standardiser=standardiser, raw=raw)
+        if missing is not None and missing.any():
+            x[:, torch.from_numpy(missing)] = 0
+        embedding = None if self.encoder is None else self.encoder.embed(x)
+        if config.geometry.inputs == "embedding":
+            return Features(None, embedding)
+        moved = x if self.pull is None else self.pull(x)
+        return Features(moved if self.axes is None else moved @ self.axes @ self.axes.T, embedding)
+
+
+@dataclass(frozen=True, eq=False)
+class CellFeatures:
+    """Features of cells, computed for those that are asked for: a million dense rows would not fit.
+
+    Attributes
+    ----------
+    view
+        How counts become features.
+    counts
+        (N, G) on the model's genes.
+    config
+        The configuration of the fit.
+    missing
+        (G,) genes that these cells lack.
+    company
+        Features of spots that follow those of the cells, where few cells are placed beside spots.
+    """
+
+    view: CellView
+    counts: sparse.csr_matrix
+    config: Config
+    missing: NDArray[np.bool_]
+    company: Features | None = None
+
+    def beside(self, spots: Features) -> CellFeatures:
+        """The same, with the features of spots after those of the cells."""
+        return replace(self, company=spots)
+
+    def as_measured(self) -> CellFeatures:
+        """The same cells, not pulled towards any spot."""
+        return replace(self, view=replace(self.view, pull=None))
+
+    @property
+    def width(self) -> int:
+        """Values that one cell needs in memory: its genes."""
+        return self.counts.shape[1]
+
+    def __len__(self) -> int:
+        return self.counts.shape[0] + (0 if self.company is None else len(self.company))
+
+    def __getitem__(self, rows: Any) -> Features:
+        """Features of cells, and of the spots beside them, by position (n,)."""
+        rows, n_cells = np.asarray(rows), self.counts.shape[0]
+        if self.company is None:
+            return self._of_cells(rows)
+        cells = rows < n_cells
+        both = Features.cat([self._of_cells(rows[cells]), self.company[rows[~cells] - n_cells]])
+        order = np.empty(len(rows), np.int64)
+        order[np.concatenate([np.flatnonzero(cells), np.flatnonzero(~cells)])] = np.arange(len(rows))
+        return both[order]
+
+    @torch.no_grad()
+    def _of_cells(self, rows: NDArray[np.int64]) -> Features:
+        if self.config.geometry.inputs == "embedding" and len(rows) > DENSE_CELLS:
+            parts = np.array_split(rows, -(-len(rows) // DENSE_CELLS))
+            return Features.cat([self._of_cells(part) for part in parts])
+        return self.view.features(self.counts[rows], self.config, missing=self.missing)

@@ -1,0 +1,230 @@
+"""A fitted model: all that placing cells needs, and its way to and from a model folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from spatialgears.assembly.confidence import Confidence
+from spatialgears.config import Config
+from spatialgears.expression.encoder import Encoder
+from spatialgears.expression.normalise import Standardiser
+from spatialgears.expression.panel import Panel
+from spatialgears.expression.pull import Pull
+from spatialgears.geometry.ensemble import Ensemble
+from spatialgears.geometry.features import Features
+from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.nearest import NearestSpots
+from spatialgears.pipeline.features import CellFeatures, CellView
+from spatialgears.pipeline.self_check import SelfCheck
+from spatialgears.storage.model_folder import StoredModel, flatten, part
+from spatialgears.supervision.folds import Folds
+from spatialgears.supervision.slides import Frame
+from spatialgears.validate.new_cells import Remembered
+
+
+@dataclass(frozen=True, eq=False)
+class KeptSlide:
+    """What a fitted model keeps of a slide: its outline, and the features of some spots.
+
+    Attributes
+    ----------
+    coords
+        (n, 2) canonical coordinates of its spots, a sample of them when there are many.
+    anchors
+        (a,) some of these, whose features are kept.
+    features
+        A view of each anchor.
+    frame
+        The way from canonical coordinates back to the slide's own.
+    pitch
+        Distance of neighbours if these spots filled the tissue evenly.
+    """
+
+    coords: NDArray[np.float64]
+    anchors: NDArray[np.int64]
+    features: Features
+    frame: Frame
+    pitch: float
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The numbers, by name."""
+        parts = {"expression": self.features.expression, "embedding": self.features.embedding}
+        return {
+            "coords": torch.from_numpy(self.coords),
+            "anchors": torch.from_numpy(self.anchors),
+            **{name: one for name, one in parts.items() if one is not None},
+            "centre": torch.from_numpy(np.asarray(self.frame.centre)),
+            "scale": torch.tensor(self.frame.scale, dtype=torch.float64),
+            "pitch": torch.tensor(self.pitch, dtype=torch.float64),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> KeptSlide:
+        """Back from :meth:`tensors`."""
+        return cls(
+            tensors["coords"].numpy(),
+            tensors["anchors"].numpy(),
+            Features(tensors.get("expression"), tensors.get("embedding")),
+            Frame(tensors["centre"].numpy(), float(tensors["scale"])),
+            float(tensors["pitch"]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Everything that placing cells needs, and nothing of the training data but a sample of spots.
+
+    Attributes
+    ----------
+    view
+        How counts of cells become features.
+    network
+        The generators, the refiner, and the nearest spots.
+    slides
+        What is kept of each slide.
+    confidence
+        How errors of held-out spots become radii; None where none were held out.
+    checks
+        The self-checks on held-out spots and slides.
+    history
+        Training curves by name.
+    warnings
+        What spoke against the result before anything was learnt, in words.
+    embedding
+        How well stage A's embedding keeps place, and how it mixes; empty without one.
+    inputs
+        What later cells are compared with.
+    folds
+        Which spots were held out of which model.
+    """
+
+    view: CellView
+    network: Ensemble
+    slides: list[KeptSlide]
+    confidence: Confidence | None
+    checks: list[SelfCheck]
+    history: dict[str, list[float]]
+    warnings: list[str]
+    embedding: dict[str, Any]
+    inputs: Remembered
+    folds: Folds
+
+    @property
+    def panel(self) -> Panel:
+        """The genes and their weights."""
+        return self.view.panel
+
+    @property
+    def raw(self) -> bool:
+        """Whether it was fitted on counts."""
+        return self.view.raw
+
+    def features(
+        self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
+    ) -> CellFeatures:
+        """Features of cells with these counts (N, G) on the panel; a ``missing`` gene (G,) is taken as average."""
+        view = self.view
+        if self.raw and missing.any():  # genes that are there keep their share of the library
+            sums = self.inputs.cells
+            target = self.panel.target * float(sums[~missing].sum() / sums.sum())
+            view = replace(view, panel=replace(self.panel, target=target))
+        return CellFeatures(view, counts, config, missing)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The numbers, by name, for a model folder."""
+        tensors = flatten("network", self.network.state_dict())
+        tensors |= {
+            "panel.weights": torch.from_numpy(self.panel.weights),
+            "panel.morans_i": torch.from_numpy(np.asarray(self.panel.morans_i)),
+            "cells.mean": self.view.standardiser.mean,
+            "cells.std": self.view.standardiser.std,
+            "folds.part": torch.from_numpy(self.folds.part),
+            "folds.slide": torch.from_numpy(self.folds.slide),
+        }
+        for i, slide in enumerate(self.slides):
+            tensors |= flatten(f"slide{i}", slide.tensors())
+        if self.view.axes is not None:
+            tensors["panel.signal"] = self.view.axes
+        if self.view.pull is not None:
+            tensors |= {"pull.bank": self.view.pull.bank, "pull.axes": self.view.pull.axes}
+        if self.view.encoder is not None:
+            tensors |= flatten("encoder", self.view.encoder.state_dict())
+        if self.confidence is not None:
+            tensors |= flatten("confidence", self.confidence.tensors())
+        arrays = self.inputs.arrays()
+        return tensors | flatten("inputs", {name: torch.from_numpy(one) for name, one in arrays.items()})
+
+    def meta(self) -> dict[str, Any]:
+        """The facts, for ``meta.json``."""
+        return {
+            "raw": self.raw,
+            "target": self.panel.target,
+            "members": len(self.network.members),
+            "slides": len(self.slides),
+            "crossfit": self.folds.crossfit,
+            "left_out": self.folds.left_out,
+            "checks": [check.to_dict() for check in self.checks],
+            "warnings": self.warnings,
+            "embedding": self.embedding,
+            "history": self.history,
+        }
+
+    @classmethod
+    def restore(cls, stored: StoredModel) -> Fitted:
+        """A fitted model from what :mod:`spatialgears.storage.model_folder` read."""
+        tensors, meta, config = stored.tensors, stored.meta, stored.config
+        pull, confidence = part("pull", tensors), part("confidence", tensors)
+        encoder = Encoder.from_state(state).freeze() if (state := part("encoder", tensors)) else None
+        view = CellView(
+            panel=Panel(
+                stored.genes,
+                tensors["panel.weights"].numpy(),
+                tensors["panel.morans_i"].numpy(),
+                float(meta["target"]),
+            ),
+            standardiser=Standardiser(tensors["cells.mean"], tensors["cells.std"]),
+            raw=bool(meta["raw"]),
+            axes=tensors.get("panel.signal"),
+            pull=Pull(pull["bank"], pull["axes"], config.expression.pull) if pull else None,
+            encoder=encoder,
+        )
+        slides = [KeptSlide.from_tensors(part(f"slide{i}", tensors)) for i in range(int(meta["slides"]))]
+        network = build_network(slides[0].features.width, int(meta["members"]), config)
+        if spots := part("network.nearest", tensors):
+            network.nearest = NearestSpots(**spots)
+        network.load_state_dict(part("network", tensors))
+        return cls(
+            view=view,
+            network=network.eval(),
+            slides=slides,
+            confidence=Confidence.from_tensors(confidence) if confidence else None,
+            checks=[SelfCheck(**check) for check in meta["checks"]],
+            history=meta["history"],
+            warnings=meta["warnings"],
+            embedding=meta["embedding"],
+            inputs=Remembered.from_arrays(
+                {name: one.numpy() for name, one in part("inputs", tensors).items()}
+            ),
+            folds=Folds(
+                tensors["folds.part"].numpy(),
+                tensors["folds.slide"].numpy(),
+                int(meta["crossfit"]),
+                int(meta["left_out"]),
+            ),
+        )
+
+
+def build_network(n_features: int, members: int, config: Config) -> Ensemble:
+    """An untrained ensemble; only its first member has a refiner."""
+    plain = config.geometry.model_copy(update={"refiner": "none"})
+    dim = config.supervision.dim
+    return Ensemble(
+        [GeometryModel(n_features, dim, config.geometry if i == 0 else plain) for i in range(members)]
+    )

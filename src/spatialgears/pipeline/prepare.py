@@ -1,0 +1,129 @@
+"""From valid inputs to what a fit learns from: folds, gene panel, canonical slides, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from spatialgears.config import Config
+from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, Panel, build_panel
+from spatialgears.pipeline.cost import Cost, predict_cost
+from spatialgears.pipeline.foreseen import foreseen
+from spatialgears.supervision.folds import Folds
+from spatialgears.supervision.slides import Frame, canonicalise
+from spatialgears.validate import ValidInputs
+from spatialgears.validate.agreement import Likeness
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Everything that a fit learns from, as arrays on the genes of the panel.
+
+    Attributes
+    ----------
+    inputs
+        What was validated.
+    spots
+        Counts (n_i, G) of each slide; spots without any count are left out.
+    slides, frames
+        Canonical coordinates (n_i, 2) of each slide's spots, and the way back to the slide's own.
+    cells
+        Counts (n, G), cells without any count left out; None where only slides are checked.
+    panel
+        The genes and their weights.
+    folds
+        Which spots are held out of which model.
+    warnings
+        What speaks against the result before anything is learnt, in words.
+    foreseen
+        What the finished run will warn of whatever it learns, in words.
+    """
+
+    inputs: ValidInputs
+    spots: list[sparse.csr_matrix]
+    slides: list[NDArray[np.float64]]
+    frames: list[Frame]
+    cells: sparse.csr_matrix | None
+    panel: Panel
+    folds: Folds
+    warnings: list[str]
+    foreseen: list[str]
+
+    @property
+    def raw(self) -> bool:
+        """Whether the values are counts."""
+        return self.inputs.kind == "counts"
+
+    def cost(self, config: Config, *, n_cells: int | None = None) -> Cost:
+        """Expected time and memory of a run on these inputs, whose cells may be a sample of ``n_cells``."""
+        given = 0 if self.inputs.cells is None else self.inputs.cells.shape[0]
+        n_cells = given if n_cells is None else n_cells
+        stored = sum(one.nnz for one in self.inputs.slides)
+        if self.inputs.cells is not None:
+            stored += round(self.inputs.cells.nnz * n_cells / given)
+        return predict_cost(
+            sum(one.shape[0] for one in self.inputs.slides),
+            n_cells,
+            len(self.panel),
+            config,
+            stored=stored,
+            n_slides=len(self.slides),
+        )
+
+
+def prepare(inputs: ValidInputs, config: Config) -> Prepared:
+    """Decide folds and genes on valid inputs. ``gears check`` and a run both call this, so that they agree."""
+    spots, places, cells = inputs.without_empty()
+    folds = draw_folds([len(coords) for coords in places], config)
+    panel, columns = choose_panel(spots, places, cells, folds, inputs=inputs, config=config)
+    canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
+    return Prepared(
+        inputs=inputs,
+        spots=[counts[:, columns] for counts in spots],
+        slides=list(canonical),
+        frames=list(frames),
+        cells=None if cells is None else cells[:, columns],
+        panel=panel,
+        folds=folds,
+        warnings=[*inputs.warnings, *Likeness.of(inputs).odd(config)],
+        foreseen=foreseen(panel.morans_i, len(spots), config),
+    )
+
+
+def draw_folds(sizes: Sequence[int], config: Config) -> Folds:
+    """The folds of a run with this configuration on slides with so many spots."""
+    g = config.geometry
+    return Folds.draw(sizes, crossfit=g.crossfit, leave_out_slides=g.slide_steps > 0, seed=config.seed)
+
+
+def choose_panel(
+    spots: Sequence[sparse.csr_matrix],
+    places: Sequence[NDArray[np.float64]],
+    cells: sparse.csr_matrix | None,
+    folds: Folds,
+    *,
+    inputs: ValidInputs,
+    config: Config,
+) -> tuple[Panel, NDArray[np.int64]]:
+    """The panel of a run and its columns among the shared genes; without cells, of one chosen by the spots alone.
+
+    Of thousands of genes, some seem spatial on a few hundred spots by chance: neighbouring spots that share noise in a
+    gene help to choose it, and the gene then reveals their position, which it does for no cell. On one slide of a whole
+    transcriptome, held-out spots therefore have no part in the choice. Noise is not shared between slides.
+    """
+    known = np.ones(len(folds.part), dtype=bool)
+    if len(places) == 1 and len(inputs.genes) > WHOLE_TRANSCRIPTOME and 2 * folds.held_out.sum() < len(known):
+        known = ~folds.held_out
+    rows = np.split(known, np.cumsum([len(coords) for coords in places])[:-1])
+    return build_panel(
+        [counts if keep.all() else counts[keep] for counts, keep in zip(spots, rows, strict=True)],
+        [coords[keep] for coords, keep in zip(places, rows, strict=True)],
+        sparse.vstack(spots) if cells is None else cells,
+        genes=inputs.genes,
+        config=config.panel,
+        raw=inputs.kind == "counts",
+    )

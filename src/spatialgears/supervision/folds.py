@@ -1,0 +1,63 @@
+"""Which spots are held out of which model: decided once, before anything is learnt from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spatialgears.runtime.seeds import child_seed, torch_rng
+
+PARTS = 10  # a cross-fitted model is trained without one of at least so many random parts of the spots
+MOST_SLIDES = 3  # slides that are left out in turn, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """For every spot, the models that are trained without it. Spots are numbered through the slides in order.
+
+    Attributes
+    ----------
+    part
+        (n_spots,) number of the cross-fitted model that is trained without the spot; ``crossfit`` or more for none.
+    slide
+        (n_spots,) the slide of each spot; model i of the models that leave out a slide is trained without slide i.
+    crossfit
+        Cross-fitted models: 0 where one model is trained on all spots.
+    left_out
+        Models that each leave out a whole slide.
+    """
+
+    part: NDArray[np.int64]
+    slide: NDArray[np.int64]
+    crossfit: int
+    left_out: int
+
+    @classmethod
+    def draw(cls, sizes: Sequence[int], *, crossfit: int, leave_out_slides: bool, seed: int) -> Folds:
+        """Draw the folds of slides with so many spots each.
+
+        Parameters
+        ----------
+        sizes
+            Spots of each slide.
+        crossfit
+            Cross-fitted models.
+        leave_out_slides
+            Whether slides are left out as a whole, where there are several.
+        seed
+            The seed of the run.
+        """
+        n_spots = sum(sizes)
+        order = torch.randperm(n_spots, generator=torch_rng(child_seed(seed, "geometry"), "folds")).numpy()
+        slide = np.repeat(np.arange(len(sizes)), sizes)
+        left_out = min(len(sizes), MOST_SLIDES) if leave_out_slides and len(sizes) > 1 else 0
+        return cls(order % max(crossfit, PARTS), slide, crossfit, left_out)
+
+    @property
+    def held_out(self) -> NDArray[np.bool_]:
+        """(n_spots,) whether some cross-fitted model is trained without the spot."""
+        return self.part < self.crossfit
