@@ -1,4 +1,4 @@
-"""spatialgears: give dissociated single cells their place back.
+"""spatialgears: predict where in the tissue dissociated single cells came from.
 
 The public rooms are loaded when first used, so that ``import spatialgears`` and ``gears --help`` stay quick.
 """
