@@ -12,7 +12,6 @@ from scipy import sparse
 import spatialgears as sg
 from spatialgears.errors import GearsError, InputError
 from spatialgears.model import GEARS
-from spatialgears.storage import model_folder as store
 
 FRESH = """
 import sys, json
@@ -287,19 +286,6 @@ def test_spots_of_the_slides_given_as_later_cells_are_told(small_model, small_ti
     assert told.startswith("the cells: 100% of them have exactly the values of spots of the model's slides")
 
 
-def test_a_model_that_remembers_nothing_of_its_slides_places_cells(small_model, stranger, tmp_path):
-    """As models of older versions do not."""
-    small_model.save(tmp_path / "new")
-    stored = store.load_model(tmp_path / "new")
-    kept = {name: one for name, one in stored.tensors.items() if not name.startswith("inputs.")}
-    assert len(kept) < len(stored.tensors)
-    meta = {
-        key: one for key, one in stored.meta.items() if key not in ("format", "versions", "files", "digest")
-    }
-    store.save_model(tmp_path / "old", store.StoredModel(stored.config, kept, stored.genes, meta))
-    same(GEARS.load(tmp_path / "old").reconstruct(stranger), small_model.reconstruct(stranger))
-
-
 def test_a_checkpoint_of_other_data_is_refused(small_config, small_tissue, tmp_path):
     model = sg.GEARS(small_config).fit(small_tissue.slides, small_tissue.cells, checkpoint=tmp_path)
     other = small_tissue.slides[0].copy()
@@ -369,16 +355,23 @@ def test_progress_can_be_shown(small_model, small_tissue, capsys):
     assert "/" in capsys.readouterr().err
 
 
-def test_what_is_odd_is_said_before_the_work(small_model, small_config, small_tissue, stranger, capsys):
-    small_model.reconstruct(stranger, progress=True)
-    assert capsys.readouterr().err.startswith("Odd\n  - ")
+def test_warnings_are_logged_before_the_work_and_kept_in_the_result(
+    small_model, small_config, small_tissue, stranger, caplog
+):
+    rec = small_model.reconstruct(stranger)
+    assert caplog.messages and set(caplog.messages) <= set(rec.warnings)
+    caplog.clear()
     config = small_config.with_values({"geometry": {"steps": 1, "refiner_steps": 1, "nearest": False}})
-    model = GEARS(config).fit(small_tissue.slides[0], small_tissue.cells, progress=True)
-    odd, shared, alone, first, *_ = capsys.readouterr().err.splitlines()
-    assert (odd, shared) == ("Odd", f"  - {model.warnings_[0]}")
-    assert alone.startswith("  - There is one slide: ") and first.startswith("geometry")
-    told = model.reconstruct(small_tissue.cells).warnings
-    assert alone.removeprefix("  - ") in told and len(set(told)) == len(told)
+    logged_first = []
+    model = GEARS(config).fit(
+        small_tissue.slides[0],
+        small_tissue.cells,
+        progress=lambda *_: logged_first.append(len(caplog.messages)),
+    )
+    assert logged_first[0] == len(caplog.messages) == 2
+    assert caplog.messages[0] == model.warnings_[0] and caplog.messages[1].startswith("There is one slide: ")
+    found = model.reconstruct(small_tissue.cells).warnings
+    assert set(caplog.messages) <= set(found) and len(set(found)) == len(found)
 
 
 def test_places_come_with_what_speaks_against_them(small_result, small_model):

@@ -126,7 +126,7 @@ def test_other_processes_rest_where_everything_is_done(inputs, config, tmp_path,
     monkeypatch.setattr(
         "spatialgears.run.agreed", lambda state: DONE
     )  # without FITTED: the model was deleted
-    monkeypatch.setattr("spatialgears.run._trained", None)
+    monkeypatch.setattr("spatialgears.model.GEARS.fit", None)
     assert _follow(RunFolder(tmp_path), inputs, config) == RunFolder(tmp_path)
 
 

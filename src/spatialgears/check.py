@@ -12,7 +12,6 @@ from scipy import sparse
 
 from spatialgears.config import Config, Preset
 from spatialgears.metrics.points import spot_pitch
-from spatialgears.pipeline.cost import Cost
 from spatialgears.text import duration, number, size
 from spatialgears.validate import input_names
 from spatialgears.validate.agreement import Likeness, depths
@@ -20,6 +19,8 @@ from spatialgears.validate.sampling import validate_sampled
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+    from spatialgears.pipeline.cost import Cost
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ RUN = """
 import json, sys
 from spatialgears.config import Config
 from spatialgears.io import read
-from spatialgears.pipeline.cost import cost_of
+from spatialgears.pipeline.prepare import prepare
 from spatialgears.model import GEARS
 from spatialgears.validate import validate_inputs
 files, n_cells = sys.argv[1], int(sys.argv[2])
@@ -27,7 +27,7 @@ config = Config.from_dict(json.load(open(sys.argv[3])))
 slides, cells = [read(f"{files}/st_{i}.h5ad") for i in (1, 2)], read(f"{files}/sc.h5ad")
 cells = cells[[i % cells.n_obs for i in range(n_cells)]].copy()
 cells.obs_names = [f"c{i}" for i in range(n_cells)]
-predicted = cost_of(validate_inputs(slides, cells), config).peak_bytes
+predicted = prepare(validate_inputs(slides, cells), config).cost(config).peak_bytes
 GEARS(config).fit(slides, cells).reconstruct(cells)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))  # getrusage counts the parent before exec
 print(json.dumps([predicted, 1024 * int(status["VmHWM"].split()[0])]))

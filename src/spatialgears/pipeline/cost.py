@@ -1,4 +1,4 @@
-"""What a run takes: time and memory from the sizes of the inputs and the configuration, measured once."""
+"""Expected time and memory of a run, from the sizes of its inputs and its configuration."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 
 import psutil
 
+from spatialgears.assembly.assemble import cells_in_one_pass
 from spatialgears.config import Config
 from spatialgears.errors import InputError
+from spatialgears.expression.inputs import MAX_PROFILES
+from spatialgears.expression.views import BANK_BYTES, MAX_VIEWS
+from spatialgears.geometry.ensemble import ENSEMBLE_DRAWS
+from spatialgears.pipeline.features import DENSE_CELLS
 from spatialgears.runtime.machine import usable_cores
-
-#: As in the modules of the stages, which are not imported here: torch comes with them.
-ENSEMBLE_DRAWS, MOST_SLIDES_CHECKED, MAX_VIEWS, BANK_BYTES, WORKING_VALUES = 12, 3, 48, 512 * 2**20, 4096
-MAX_PROFILES, DENSE_CELLS = 20_000, 4096
+from spatialgears.supervision.folds import MOST_SLIDES
 
 #: Address space that is mapped, but not used, by threads and libraries loaded on the way.
 RESERVED = 5e8
@@ -143,8 +145,8 @@ def predict_cost(
     spots = n_spots * n_genes
     data = (c.count_bytes + c.view_bytes) * spots + min(4 * MAX_VIEWS * spots, BANK_BYTES)
     data += c.stored_bytes * stored + c.cell_bytes * n_cells
-    fits = n_cells * 4 * (2 * width_in + WORKING_VALUES) <= a.memory_gb * 1e9
-    together = n_cells if fits or a.mode == "one-shot" else min(n_cells, a.core_cells)
+    room = cells_in_one_pass(n_genes, a)
+    together = n_cells if n_cells <= room or a.mode == "one-shot" else min(room, a.core_cells)
     if a.mode == "patches":
         together = min(n_cells, a.patch_batch * a.patch_size)
     at_once = together * (c.pass_bytes + 8 * width_in) * min(cores, 1 + samples)
@@ -159,8 +161,7 @@ def predict_cost(
 
 def _width(n_genes: int, config: Config) -> int:
     """Features of a spot or cell as the geometry network sees it."""
-    dim = config.expression.embed_dim
-    return {"expression": n_genes, "embedding": dim, "both": n_genes + dim}[config.geometry.inputs]
+    return config.expression.embed_dim if config.geometry.inputs == "embedding" else n_genes
 
 
 def _macs(width_in: int, config: Config) -> tuple[int, int]:
@@ -199,7 +200,7 @@ def _training(
         others = n_slides / (n_slides - 1)
         least = min(g.slide_views * n_spots / elements, max(g.steps, g.slide_steps * others))
         found = max(c.rehearsed_share * g.slide_steps * others, least) if g.crossfit else g.steps
-        steps = round(g.slide_steps * min(n_slides, MOST_SLIDES_CHECKED) + found * max(g.crossfit, 1))
+        steps = round(g.slide_steps * min(n_slides, MOST_SLIDES) + found * max(g.crossfit, 1))
     joint = denoiser if not g.refiner_steps else 0
     seconds = steps * (c.step_seconds + 3 * elements * (generator + joint + pairs) / speed)
     if denoiser and g.refiner_steps:
