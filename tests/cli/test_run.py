@@ -74,7 +74,7 @@ def test_run_in_a_process_of_its_own(inputs, small_json, tmp_path):
     assert "INFO" not in ended.stderr and "geometry fold-0: 6/6" in ended.stderr
     assert "Traceback" not in ended.stderr
     plan, odd, fitted = (
-        ended.stderr.index(one) for one in ("This takes about", "Odd\n  - Only 60", "geometry")
+        ended.stderr.index(one) for one in ("This takes about", "Warnings\n  - Only 60", "geometry")
     )
     assert plan < odd < fitted and "Warnings\n  - Only 60" in ended.stdout
     assert "INFO" in (tmp_path / "out" / "run.log").read_text()

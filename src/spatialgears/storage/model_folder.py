@@ -21,7 +21,7 @@ from spatialgears.config import Config
 from spatialgears.errors import ConfigError, InputError, RunError
 from spatialgears.runtime.files import atomic_path, load_state, packed_state, remove_leftovers
 
-FORMAT = 2
+FORMAT = 3
 FILES = ("config.json", "weights.safetensors", "genes.txt", "meta.json")
 
 
@@ -105,6 +105,11 @@ def _read_meta(path: Path) -> dict[str, Any]:
         raise RunError(
             f"The model in {path.parent} was written by spatialgears {meta.get('versions', {}).get('spatialgears', '?')}, "
             f"newer than this one ({__version__}). Upgrade spatialgears to use it."
+        )
+    if older and is_sealed(text):
+        raise RunError(
+            f"The model in {path.parent} was written by an earlier version of spatialgears, which stored models otherwise. "
+            "Fit the model again."
         )
     if older or not is_sealed(text):
         raise RunError(f"{path} is not what was saved: it is damaged or edited. Fit the model again.")
