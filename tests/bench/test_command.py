@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from spatialgears.bench import harness, worker
+from spatialgears.bench import experiments, harness, methods, worker
+from spatialgears.bench.request import Experiment, Outcome
 from spatialgears.cli.bench import bench
-from spatialgears.errors import InputError
+from spatialgears.errors import ConfigError, InputError
 
 FAKES = Path(__file__).with_name("fakes.py")
 
@@ -95,11 +97,23 @@ def test_the_list_names_experiments_methods_and_peers(gears):
         (["table9"], "no experiment"),
         (["quick", "-m", "magic"], "no method"),
         (["quick", "--peer-source", "nobody=/tmp"], "NAME=DIR"),
-        (["leave-section-out", "--sc", "CELLS"], "cannot be run on these files"),
-        (["stitching", "--retry", "--task", "E3"], "stitching does not take --task or --retry"),
-        (["tables", "--data", "folder"], "tables does not take --data"),
-        (["quick", "--sizes", "10"], "quick does not take --sizes"),
-        (["filling", "-m", "quick", "-m", "default"], "takes one --method, found 2"),
+        (["quick", "--accept-licence", "nobody"], "no peer nobody"),
+        (["unpaired", "--sc", "CELLS"], "needs --st, too"),
+        (["leave-section-out", "--sc", "CELLS"], "leave-section-out does not use --sc"),
+        (["real-unpaired", "--order", "a,b"], "--order describe your own files"),
+        (["pseudo-visium", "--sc", "CELLS", "--simulated"], "found two of them"),
+        (["stitching", "--retry", "--task", "E3"], "stitching does not use --task or --retry"),
+        (["tables", "--data", "folder"], "tables does not use --data"),
+        (["tables", "--set", "geometry.steps=2"], "tables does not use --set"),
+        (["quick", "--sizes", "10"], "quick does not use --sizes"),
+        (["quick", "--data", "folder"], "quick does not use --data"),
+        (["mouse-atlas", "--st", "CELLS"], "mouse-atlas does not use --st"),
+        (["filling", "-m", "quick", "-m", "default"], "Expected one --method, found 2"),
+        (["quick", "-m", "random", "--set", "geometry.steps=2"], "random is none"),
+        (["quick", "--set", "threads=2"], "Use --threads"),
+        (["speed"], "speed needs --against"),
+        (["speed", "--against", "/no/such"], "neither a folder nor a git ref"),
+        (["scaling", "--sizes", "many"], "expects numbers of cells"),
     ],
 )
 def test_bad_arguments_are_refused(gears, plane, tmp_path, arguments, words):
@@ -109,23 +123,49 @@ def test_bad_arguments_are_refused(gears, plane, tmp_path, arguments, words):
         gears(*given)
 
 
-def test_experiments_on_one_model_write_their_table_and_figure(gears, monkeypatch, tmp_path):
-    from spatialgears.bench import embedding, experiments, figures, one_model
+def test_wrong_values_are_refused_before_anything_runs(gears):
+    with pytest.raises(ConfigError, match="geometry"):
+        gears("quick", "--set", "geometry.no_such=2")
 
-    def fake_rows(sets, variants, *, root, seeds, folder):
-        keys = ("spearman", "reference", "entropy", "entropy_before", "ilisi", "ilisi_before")
-        return [{"set": name, **dict.fromkeys(keys, 0.5)} for name in sets]
 
-    monkeypatch.setattr(embedding, "rows", fake_rows)
-    assert "| simulated | 0.5 |" in gears("embedding", "--simulated").stdout
-    monkeypatch.setattr(
-        experiments, "SIMULATED", {"n_cells": 60, "n_genes": 60, "n_sections": 1, "spots": 60}
-    )
+def test_an_experiment_gets_its_options_and_its_table_and_figures_are_written(gears, monkeypatch, tmp_path):
+    def run(request, tell):
+        assert request.method == ["quick"] and request.values == ["geometry.steps=2"] and request.simulated
+        tell("a line")
+        return Outcome("### text\n", [{"spearman": float("nan")}], {"one": Figure(), "two": Figure()})
 
-    def fake_run(name, task, config, *, folder):
-        assert task.cells.n_obs == 60 and config.geometry.steps
-        return [{"run": "weighted", "spearman": 0.25}], figures.Figure()
+    experiment = Experiment("", frozenset({"method", "values", "simulated"}), run)
+    monkeypatch.setitem(experiments.EXPERIMENTS, "stitching", experiment)
+    given = ["stitching", "--simulated", "-m", "quick", "--set", "geometry.steps=2"]
+    result = gears(*given)
+    assert result.stdout == "### text\n\n" and result.stderr == "a line\n"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"stitching.md", "one.png", "two.png"}
+    assert json.loads(gears(*given, "--json").stdout) == [{"spearman": None}]
 
-    monkeypatch.setattr(one_model, "run", fake_run)
-    assert "| weighted | 0.25 |" in gears("stitching", "--simulated", "-m", "quick").stdout
-    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"embedding.png", "stitching.png"}
+
+def test_changed_presets_have_rows_of_their_own(gears, plane, tmp_path, monkeypatch):
+    seen = []
+
+    def gears_stand_in(slides, cells, *, seed, preset, values):
+        seen.append((preset, values))
+        return cells.X.toarray()[:, :2]
+
+    monkeypatch.setattr(methods, "gears", gears_stand_in)
+    plane(300).write_h5ad(tmp_path / "cells.h5ad")
+    given = [
+        "pseudo-visium",
+        "--sc",
+        str(tmp_path / "cells.h5ad"),
+        "-m",
+        "quick",
+        "--seeds",
+        "1",
+        "--task",
+        "hex",
+    ]
+    gears(*given)
+    gears(*given, "--set", "geometry.steps=2")
+    gears(*given, "--set", "geometry.steps=2")
+    assert seen == [("quick", []), ("quick", ["geometry.steps=2"])]
+    rows = json.loads(gears("tables", "--json").stdout)
+    assert [row["method"] for row in rows] == ["GEARS quick", "GEARS quick, geometry.steps=2"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spatialgears.bench import filling, protocols
-from spatialgears.bench.one_model import over_seeds
+from spatialgears.bench.fitted import over_seeds
 from spatialgears.metrics import evaluate
 
 
@@ -35,7 +35,3 @@ def test_no_strength_is_the_layout_before_it_is_moved(small_model, task, monkeyp
     still = small_model.config.assembly.model_copy(update={"spacing": 0.0})
     layout = small_model.reconstruct(task.cells, assembly=still)
     assert found["spearman"] == pytest.approx(evaluate(layout.coords, task.truth)["spearman"])
-
-
-def test_simulated_tissue_stands_in_for_data_files():
-    assert [task.name for task in filling.tasks(None, simulated=True)] == ["simulated"]

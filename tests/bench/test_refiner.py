@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spatialgears.bench import protocols, refiner
-from spatialgears.bench.one_model import over_seeds
+from spatialgears.bench.fitted import over_seeds
 from spatialgears.geometry.features import Features
 
 

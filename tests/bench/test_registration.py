@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import spatialgears as sg
 from spatialgears.bench import registration
+from spatialgears.bench.request import Request
 from spatialgears.config import Config
-from spatialgears.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def task():
-    return registration.task_of(None, simulated=True)
+    return next(registration.simulated(None, 0))
 
 
 def test_errors_are_in_pitches_and_bounded_by_what_can_be_known(task):
@@ -29,27 +26,15 @@ def test_errors_are_in_pitches_and_bounded_by_what_can_be_known(task):
     pitch = np.sort(np.linalg.norm(slide.obsm["spatial"][0] - slide.obsm["spatial"], axis=1))[1]
     assert floor == pytest.approx(0.1 * 1.1774 * radius / pitch, rel=0.1)  # median length of the noise
     assert floor <= found < floor + 0.5
-    assert by_name["true places, turned"]["error_median"] < 0.5
+    assert by_name["true positions, rotated"]["error_median"] < 0.5
     assert len(figure.axes[1].patches) == len(rows)
 
 
-def test_truth_in_another_frame_is_refused(task, tmp_path):
-    for wrong in (replace(task, truth=None), replace(task, slides=[*task.slides, *task.slides])):
-        with pytest.raises(InputError, match="one slide"):
-            registration.run(wrong, Config.preset("quick"), folder=tmp_path)
-
-
-def test_the_command_writes_its_table_and_figure(task, tmp_path, monkeypatch, capsys):
-    from matplotlib.figure import Figure
-
-    from spatialgears.cli import bench
-
-    monkeypatch.setattr(registration, "task_of", lambda root, *, simulated: task)
-    rows = [{"run": "by expression", "error_median": 1.25}]
-    monkeypatch.setattr(registration, "run", lambda task, config, *, folder: (rows, Figure()))
-    given = {"data": None, "simulated": True, "out": tmp_path, "preset": "quick", "seeds": 1}
-    bench._apart("registration", **given, as_json=False)
-    assert "| by expression | 1.25 |" in capsys.readouterr().out
-    bench._apart("registration", **given, as_json=True)
-    assert json.loads(capsys.readouterr().out) == rows
-    assert {path.name for path in tmp_path.iterdir()} == {"registration.md", "registration.png"}
+def test_the_experiment_registers_what_the_model_places(task, small_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(registration, "simulated", lambda root, seed: iter([task]))
+    monkeypatch.setattr(Request, "config", lambda self, preset: small_config)
+    outcome = registration.run(Request(out=tmp_path, simulated=True), print)
+    assert outcome.text.startswith("### registration: simulated, hex 0.8, default, ")
+    assert "errors in spot pitches\n\n| run | error_median |" in outcome.text
+    assert [row["run"] for row in outcome.found] == [*registration.RUNS, registration.FLOOR]
+    assert list(outcome.figures) == ["registration"]

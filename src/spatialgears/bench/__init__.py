@@ -1,6 +1,7 @@
-"""The benchmark: protocols x methods x seeds, each run in a process of its own, one JSON row per run.
+"""The benchmark: experiments that compare methods, parts of the method, and versions of the code.
 
-``gears bench`` is its command. ``protocols`` makes tasks of data, ``methods`` names what can place cells,
-``harness`` runs one on the other under limits of time and memory and keeps the rows, ``tables`` and
-``figures`` show them, and ``experiments`` gives the paper's experiments by name.
+``gears bench`` is its command. ``request`` has its options and says what an experiment is; ``experiments`` lists them by
+name. Most are ``comparisons``: ``sets`` and ``protocols`` make tasks, ``methods`` lists what can place cells, ``harness``
+runs every method on every task under limits, and ``tables`` and ``figures`` show the rows that ``store`` keeps. The
+others fit one model and vary a part (``fitted``), or measure time and memory (``scaling``, ``speed``).
 """

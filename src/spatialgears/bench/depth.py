@@ -1,4 +1,4 @@
-"""How well places agree with a depth that is known where the places are not."""
+"""How well coordinates agree with a known depth, for cells whose positions are unknown."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from scipy.stats import rankdata
 def score_depth(
     coords: np.ndarray, depth: np.ndarray, *, k: int = 20, n_directions: int = 180
 ) -> dict[str, float]:
-    """How well places agree with a known depth, whatever their pose.
+    """How well coordinates agree with a known depth, in any pose.
 
-    A reconstruction has no up: the score of the axis is the best over directions, the same for every method,
-    and random placement in the same table shows how little that gives away.
+    A reconstruction has no fixed orientation, so the axis score is the best over all directions. Random positions in
+    the same table show how much this choice alone gives.
 
     Parameters
     ----------
     coords
-        (n, 2) predicted places.
+        (n, 2) predicted coordinates.
     depth
         (n,) known depth, with ties.
 
     Returns
     -------
     ``depth_axis``: the largest absolute Spearman correlation of depth with the position along one of
-    ``n_directions``; ``depth_distance``: Spearman correlation of the differences in depth with the predicted
-    distances; ``depth_knn``: mean over depths of the share of the ``k`` nearest neighbours that have the
-    same depth.
+    ``n_directions``. ``depth_distance``: the Spearman correlation of differences in depth with predicted distances.
+    ``depth_knn``: the share of the ``k`` nearest neighbours that have the same depth, averaged over depths.
     """
     angle = np.pi * np.arange(n_directions) / n_directions
     along = coords @ np.stack([np.cos(angle), np.sin(angle)])  # (n, directions)

@@ -1,13 +1,13 @@
-"""Does stage A keep place? Nearest neighbours in its embedding, against the reference, and one row per term.
+"""Position and mixing in stage A's embedding (the paper's figure 7).
 
-Cells are placed by their nearest spots in an embedding and distances are compared with the true ones. Coordinates of
-the cells are used for this score alone.
+Cells are placed by their nearest spots in an embedding, and their distances are compared with the true ones. The
+true positions of cells are used for this score only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,16 @@ import torch
 from sklearn.decomposition import PCA
 
 from spatialgears import datasets
-from spatialgears.bench import protocols
+from spatialgears.bench import figures, protocols, sets
+from spatialgears.bench.methods import PRESETS
+from spatialgears.bench.presets import configured
+from spatialgears.bench.protocols import Task
 from spatialgears.bench.references import coords_of, shared_genes
+from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Store
+from spatialgears.bench.tables import plain_table
 from spatialgears.config import Config
-from spatialgears.datasets import Tissue
+from spatialgears.errors import InputError
 from spatialgears.expression.normalise import dense, log_normalise
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import knn_places, reference_encoder
@@ -31,55 +36,83 @@ from spatialgears.expression.views import cell_features
 from spatialgears.geometry.nearest import nearest_places
 from spatialgears.metrics import mixing, spearman
 from spatialgears.runtime.seeds import numpy_rng
+from spatialgears.runtime.threads import threads
 
-#: Sets of the table; ``simulated`` is another individual's cells, on another platform.
-SETS = ("mouse_atlas", "her2st_E", "dlpfc", "simulated")
-#: Those of the ablation: without the largest.
-ABLATED = ("mouse_atlas", "her2st_E", "simulated")
-
-#: One row per term, as changes of the default: what is taken away, and what the paper has and the default has not.
-ABLATION: Mapping[str, Sequence[str]] = {
+#: Terms of stage A, one at a time: those of the default turned off, and those of the paper turned on.
+ABLATIONS: Mapping[str, Sequence[str]] = {
     "default": (),
-    "start alone": ("max_steps=1",),
+    "start, untrained": ("max_steps=1",),
     "without local alignment": ("local_alignment=0",),
     "without thinning": ("thinning=false",),
     "without gene weights": ("gene_weights=none",),
     "with adversaries": ("adversary=1", "slide_adversary=1", "grl_warmup_epochs=5", "grl_ramp_epochs=20"),
     "with MMD": ("mmd=20",),
     "with CORAL": ("coral=1",),
-    "VICReg for anchor": ("anchor=0", "lambda_inv=25", "lambda_var=25", "lambda_cov=1"),
+    "VICReg instead of the anchor": ("anchor=0", "lambda_inv=25", "lambda_var=25", "lambda_cov=1"),
 }
 
 
-def tissue_of(name: str, root: Path | None, seed: int) -> Tissue:
-    """A set of the registry, or simulated unpaired tissue."""
-    if name == "simulated":
-        return datasets.simulate_tissue(n_cells=2000, spots=500, unpaired=True, seed=seed)
-    return datasets.load(name, root)
+def other_individual(_: Path | None, seed: int) -> Iterator[Task]:
+    """Simulated cells of another individual on another platform."""
+    tissue = datasets.simulate_tissue(n_cells=2000, spots=500, unpaired=True, seed=seed)
+    yield protocols.of_tissue("embedding", "simulated, other individual", tissue)
 
 
-def measure(tissue: Tissue, config: Config, *, seed: int) -> dict[str, Any]:
-    """Train stage A on one tissue and score its embedding, the reference, and how sources mix.
+SETS = sets.together(sets.MOUSE_ATLAS, sets.HER2ST["E"], sets.DLPFC, other_individual)
+#: The ablations leave out the largest set.
+ABLATED = sets.together(sets.MOUSE_ATLAS, sets.HER2ST["E"], other_individual)
+
+
+def run(request: Request, tell: Tell) -> Outcome:
+    """The table and figure of the presets that were asked for, or of the ablations of the default."""
+    if request.data and request.simulated:
+        raise InputError("Expected --data or --simulated, found both.", "Choose one.")
+    chosen = request.method or ["default"]
+    if unknown := [name for name in chosen if name not in (*PRESETS, "ablations")]:
+        raise InputError(
+            f"embedding cannot run {', '.join(unknown)}: stage A is part of our presets.",
+            f"Choose from {', '.join(PRESETS)}, or ablations.",
+        )
+    variants = {name: configured(name, request.values) for name in chosen if name in PRESETS}
+    if "ablations" in chosen:
+        for name, values in ABLATIONS.items():
+            variants[name] = configured("default", [f"expression.{value}" for value in values]).with_values(
+                request.values
+            )
+    data = other_individual if request.simulated else ABLATED if "ablations" in chosen else SETS
+    with threads(request.threads):
+        found = list(rows(partial(data, request.data), variants, seeds=request.seeds, folder=request.out))
+    changed = "".join(f", {value}" for value in request.values)
+    return Outcome(
+        f"### embedding: stage A{changed}\n\n{plain_table(found)}\n",
+        found,
+        {"embedding": figures.embedding(found)},
+    )
+
+
+def measure(task: Task, config: Config, *, seed: int) -> dict[str, Any]:
+    """Train stage A on one task; score its embedding, the reference, and the mixing of slides and cells.
 
     Parameters
     ----------
-    tissue
-        Slides and cells in raw counts, and the cells' true places.
+    task
+        Slides and cells in raw counts, and the cells' true positions.
     config
-        Its ``expression`` part is measured; the trained encoder is scored whatever the guard says.
+        Its ``expression`` part is measured; the trained encoder is scored even where the guard would reject it.
     seed
         Of the training.
 
     Returns
     -------
-    On cells ``spearman`` and, with the mean of five spots by cosine instead, ``five_by_cosine``; ``reference``, which
-    takes five by cosine, and ``reference_nearest``, which compares as the model does; ``guard`` and ``guard_reference``
-    on held-out spots; ``entropy`` and ``ilisi`` of slides and cells in the embedding, ``entropy_before`` and
-    ``ilisi_before`` in the principal components of plain log-normalised expression; ``probe``; ``seconds``.
+    Spearman correlations of cells: ``spearman`` (nearest spots as the model weights them), ``five_by_cosine`` (mean of
+    five spots), and for the reference ``reference`` (five by cosine) and ``reference_nearest``. On held-out spots:
+    ``guard`` and ``guard_reference``. Mixing of slides and cells: ``entropy`` and ``ilisi`` in the embedding,
+    ``entropy_before`` and ``ilisi_before`` in principal components of log-normalised expression. ``probe``, ``seconds``.
     """
-    genes = shared_genes([*tissue.slides, tissue.cells])
-    slides = [sp.csr_matrix(slide[:, genes].X) for slide in tissue.slides]
-    cells, coords = sp.csr_matrix(tissue.cells[:, genes].X), [coords_of(slide) for slide in tissue.slides]
+    assert task.truth is not None
+    genes = shared_genes([*task.slides, task.cells])
+    slides = [sp.csr_matrix(slide[:, genes].X) for slide in task.slides]
+    cells, coords = sp.csr_matrix(task.cells[:, genes].X), [coords_of(slide) for slide in task.slides]
     settings = config.expression.model_copy(update={"embedding": "encoder"})
     wide = settings.model_copy(update={"n_genes": settings.encoder_genes})
     start = time.perf_counter()
@@ -92,10 +125,9 @@ def measure(tissue: Tissue, config: Config, *, seed: int) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     spots = [cell_features(x, panel, settings)[0] for x in slides]
     query = cell_features(cells, panel, settings)[0]
-    truth = np.asarray(tissue.truth.obsm["spatial"], dtype=np.float64)[:, :2]
     reference = reference_encoder(torch.cat(spots))
     scores = {
-        name: spearman(place([e.embed(x) for x in spots], coords, e.embed(query)), truth)
+        name: spearman(place([e.embed(x) for x in spots], coords, e.embed(query)), task.truth)
         for name, e, place in (
             ("spearman", fit.encoder, nearest_places),
             ("five_by_cosine", fit.encoder, knn_places),
@@ -119,7 +151,7 @@ def measure(tissue: Tissue, config: Config, *, seed: int) -> dict[str, Any]:
 
 
 def mixing_before(sources: Sequence[sp.csr_matrix], *, seed: int, limit: int = 2000) -> dict[str, float]:
-    """Mixing of sources (n_i, G) in 30 principal components of their log-normalised counts, as many of each."""
+    """Mixing of sources (n_i, G) in 30 principal components of log-normalised counts, with equal numbers of each."""
     count = min(limit, *(x.shape[0] for x in sources))
     rng = numpy_rng(seed, "mixing before")
     rows = [log_normalise(x[rng.permutation(x.shape[0])[:count]]) for x in sources]
@@ -129,34 +161,22 @@ def mixing_before(sources: Sequence[sp.csr_matrix], *, seed: int, limit: int = 2
 
 
 def rows(
-    names: Iterable[str],
-    variants: Mapping[str, Sequence[str]],
-    *,
-    root: Path | None,
-    seeds: int,
-    folder: Path,
+    tasks: Callable[[int], Iterable[Task]], variants: Mapping[str, Config], *, seeds: int, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Means over seeds, one row for each set and variant; variants are ``key=value`` of the expression stage.
+    """Means over seeds, one row per set and variant; measured runs are kept in ``folder``.
 
-    What was measured is kept in ``folder``, so that a table that was stopped goes on.
+    ``tasks`` takes a seed and gives the sets.
     """
     store = Store(folder)
-    for name in names:
-        for title, values in variants.items():
-            config = Config().with_values([f"expression.{value}" for value in values])
-            runs = []
-            for seed in range(seeds):
-                tissue = tissue_of(name, root, seed)
-                data = protocols.of_tissue("embedding", name, tissue).fingerprint()
-                runs.append(
-                    store.once(
-                        "embedding",
-                        data,
-                        config.expression.model_dump(mode="json"),
-                        seed,
-                        make=partial(measure, tissue, config, seed=seed),
-                    )
-                )
-            means = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
-            spread = float(np.std([run["spearman"] for run in runs]))
-            yield {"set": name, "variant": title, "spearman": means.pop("spearman"), "sd": spread, **means}
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for seed in range(seeds):
+        for task in tasks(seed):
+            data = task.fingerprint()
+            for name, config in variants.items():
+                parts = ("embedding", data, config.expression.model_dump(mode="json"), seed)
+                found = store.once(*parts, make=partial(measure, task, config, seed=seed))
+                runs.setdefault((task.name, name), []).append(found)
+    for (task_name, name), each in runs.items():
+        means = {key: float(np.mean([run[key] for run in each])) for key in each[0]}
+        spread = float(np.std([run["spearman"] for run in each]))
+        yield {"set": task_name, "variant": name, "spearman": means.pop("spearman"), "sd": spread, **means}

@@ -1,4 +1,4 @@
-"""Figures of the benchmark, one per experiment; each returns the Figure, and nothing is shown."""
+"""Figures of comparisons and of the embedding; each function returns a Figure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def comparison(rows: Sequence[Row], *, columns: Sequence[str] = TABLE1) -> Figur
 def sweep(
     rows: Sequence[Row], parameter: str, *, columns: Sequence[str] = ("spearman", "edge_auc", "trust", "swd")
 ) -> Figure:
-    """Metrics against what was varied, a line per method with its spread."""
+    """Metrics against the varied property, one line per method with its spread."""
     rows = [row for row in rows if parameter in row["setting"] and row["metrics"]]
     figure = Figure(figsize=(3.2 * len(columns), 3.2), layout="constrained")
     for ax, metric in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
@@ -66,7 +66,7 @@ def sweep(
 
 
 def diagnostics(layouts: Mapping[str, np.ndarray], truth: np.ndarray) -> Figure:
-    """Calibration error, multiscale local RMSE and edge ROC of layouts: the paper's geometry diagnostics."""
+    """Calibration error, multiscale local RMSE and edge ROC of layouts (the paper's figure 5)."""
     figure = Figure(figsize=(14, 4.2), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     plotting.calibration_error(layouts, truth, ax=left)
@@ -76,7 +76,7 @@ def diagnostics(layouts: Mapping[str, np.ndarray], truth: np.ndarray) -> Figure:
 
 
 def embedding(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """What stage A's embedding keeps of place, and how well sources mix before it and in it (figure 6)."""
+    """Position in stage A's embedding, and mixing of sources before it and in it (the paper's figure 7)."""
     panels = (
         ("Spearman of distances, kNN", {"reference": "reference", "embedding": "spearman"}),
         ("neighbour entropy", {"log-normalised PCA": "entropy_before", "embedding": "entropy"}),
@@ -95,7 +95,7 @@ def embedding(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def calibration(found: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]) -> Figure:
-    """Nominal against observed coverage of the radii, a panel per task; arrays as the worker leaves them, and truth."""
+    """Nominal against observed coverage of radii, one panel per run; arrays as the worker writes them, and truth."""
     figure = Figure(figsize=(4.6 * len(found), 4.4), layout="constrained")
     axes = figure.subplots(1, len(found), squeeze=False)[0]
     for ax, (name, (arrays, truth)) in zip(axes, found.items(), strict=True):
@@ -108,11 +108,11 @@ def calibration(found: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]
     return figure
 
 
-def layouts(places: Mapping[str, np.ndarray], truth: np.ndarray, color: np.ndarray | None = None) -> Figure:
-    """The truth beside each layout, and where each distorts distances: the paper's figure of layouts."""
-    figure = Figure(figsize=(9, 3.2 * len(places)), layout="constrained")
+def layouts(found: Mapping[str, np.ndarray], truth: np.ndarray, color: np.ndarray | None = None) -> Figure:
+    """The truth beside each layout, and where the layout distorts distances (the paper's figure 2)."""
+    figure = Figure(figsize=(9, 3.2 * len(found)), layout="constrained")
     for axes, (name, coords) in zip(
-        figure.subplots(len(places), 2, squeeze=False), places.items(), strict=True
+        figure.subplots(len(found), 2, squeeze=False), found.items(), strict=True
     ):
         plotting.truth_vs_prediction(coords, truth, color=color, legend=False, title=name, ax=axes[0])
         plotting.distortion(coords, truth, ax=axes[1])

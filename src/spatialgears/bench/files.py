@@ -1,8 +1,7 @@
-"""The files a task is handed to a method in, written when first asked for.
+"""The files of a task that methods read; each is written when it is first needed.
 
-Our own methods and references read the slides and cells as they are. Peers know one slide, so they are given
-two files: the slides as one (see :func:`merge_slides`) and the cells, both on the same genes, with a cell
-type for every cell.
+Our methods and references read slides and cells as they are. Peers take one slide, so they get two files on the same
+genes: all slides merged into one (see :func:`merge_slides`), and the cells with a cell type for each.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sklearn.decomposition import PCA
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.references import poses, shared_genes
 
-#: Peers get at most this many genes, the most variable of the slides, as their tutorials choose them.
+#: Peers get at most this many genes: the most variable ones of the slides, as in their tutorials.
 PEER_GENES = 2000
 
 
@@ -45,14 +44,14 @@ class TaskFiles:
 
     @cached_property
     def cells(self) -> Path:
-        """The cells, without anything but counts and names."""
+        """The cells: counts and names only."""
         path = self.folder / "cells.h5ad"
         _plain(self.task.cells, np.arange(self.task.cells.n_vars)).write_h5ad(path)
         return path
 
     @cached_property
     def truth(self) -> Path | None:
-        """True places, for the method that may see them."""
+        """True positions, for methods that may see them."""
         if self.task.truth is None:
             return None
         path = self.folder / "truth.npy"
@@ -61,7 +60,7 @@ class TaskFiles:
 
     @cached_property
     def peer_pair(self) -> tuple[Path, Path, str]:
-        """Slide file, cell file, and where the cell types come from."""
+        """Slide file, cell file, and the origin of the cell types."""
         cells = self.task.cells
         slide = merge_slides(self.task.slides, cells)
         genes = shared_genes([slide, cells])
@@ -76,9 +75,9 @@ class TaskFiles:
 
 
 def merge_slides(slides: Sequence[AnnData], cells: AnnData) -> AnnData:
-    """All slides as one: shared genes, every slide in the first one's frame (see :func:`.references.poses`).
+    """All slides as one: shared genes, and every slide in the frame of the first (see :func:`.references.poses`).
 
-    A method that knows one slide is given the spots of all of them this way, as the kNN references are.
+    So methods that take one slide get the spots of all slides, as the references do.
     """
     genes = shared_genes(slides)
     first = np.asarray(slides[0].obsm["spatial"], dtype=np.float64)[:, :2]
@@ -93,7 +92,7 @@ def merge_slides(slides: Sequence[AnnData], cells: AnnData) -> AnnData:
 
 
 def variable_genes(adata: AnnData, n_genes: int) -> np.ndarray:
-    """Columns of the ``n_genes`` most variable genes, in their order; all of them if there are no more."""
+    """Columns of the ``n_genes`` most variable genes, in their order; all columns if there are fewer."""
     if adata.n_vars <= n_genes:
         return np.arange(adata.n_vars)
     work = AnnData(X=sp.csr_matrix(adata.X, dtype=np.float32))
@@ -104,7 +103,7 @@ def variable_genes(adata: AnnData, n_genes: int) -> np.ndarray:
 
 
 def cell_types(cells: AnnData, key: str | None, *, n_clusters: int = 15) -> tuple[np.ndarray, str]:
-    """A type for every cell, given or a k-means cluster on 30 principal components; and which it was."""
+    """A type for every cell, given or a k-means cluster of 30 principal components; and which of the two."""
     if key is not None:
         return cells.obs[key].astype(str).to_numpy(), f"given types ({key})"
     work = AnnData(X=sp.csr_matrix(cells.X, dtype=np.float32))
@@ -125,7 +124,7 @@ def _plain(
     obs: dict[str, np.ndarray] | None = None,
     obsm: dict[str, np.ndarray] | None = None,
 ) -> AnnData:
-    """Counts (float32, CSR), which any version of anndata can read; names that say nothing of the place."""
+    """Counts (float32, CSR) that every version of anndata can read, with names that do not reveal positions."""
     return AnnData(
         X=sp.csr_matrix(adata.X, dtype=np.float32)[:, columns],
         obs=pd.DataFrame(obs, index=[f"o{i}" for i in range(adata.n_obs)]),

@@ -1,41 +1,46 @@
-"""What even filling gives and costs: the best guess of one model, moved a part of the way.
+"""What even filling gives and costs: the best guess of one model, moved part of the way.
 
-``assembly.spacing`` is the most of it, and ``assembly.spacing_reach`` how far cells may be moved.
+``assembly.spacing`` is the largest share of the way, and ``assembly.spacing_reach`` limits how far cells move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from spatialgears.bench.experiments import tasks_of
+from spatialgears.bench import sets
+from spatialgears.bench.fitted import over_seeds, tasks_of
+from spatialgears.bench.presets import title
 from spatialgears.bench.protocols import Task
+from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Store
-from spatialgears.bench.tables import TABLE1
+from spatialgears.bench.tables import TABLE1, plain_table
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 
 AS_IT_IS, FAR = "as users get it", 10.0
 STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-#: Sets whose cells are hard to place: there a best guess huddles most, and filling moves it furthest.
-SETS = {"leave-section-out": "her2st A", "unpaired": "STARmap"}
+#: Cells that are hard to place: their best guess is contracted most, and filling moves it furthest.
+SETS = sets.together(sets.HER2ST["A"], sets.STARMAP)
 
 
-def tasks(root: Path | None, *, simulated: bool = False) -> Iterator[Task]:
-    """The sets of the table, or simulated tissue."""
-    if simulated:
-        yield from tasks_of("quick")(0)
-        return
-    for experiment, name in SETS.items():
-        yield from (task for task in tasks_of(experiment, root=root)(0) if task.name.startswith(name))
+def run(request: Request, tell: Tell) -> Outcome:
+    """The table and figure of even filling."""
+    preset = request.preset()
+    config = request.config(preset)
+    tasks = tasks_of(request, SETS)
+    rows, _ = over_seeds(tasks, scored, config, seeds=request.seeds, folder=request.out)
+    text = (
+        f"### filling: share of the way to an even filling, {title(preset, config)}\n\n{plain_table(rows)}\n"
+    )
+    return Outcome(text, rows, {"filling": draw(rows)})
 
 
 def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, float]]:
-    """Every strength of one model, scored against the truth; what ``store`` holds is taken from it."""
+    """Scores of one model for every strength; scores that ``store`` holds are not computed again."""
     parts = ("filling", task.fingerprint(), model.config.model_dump(mode="json"))
     runs = {f"{strength:.0%}": {"spacing": strength, "spacing_reach": FAR} for strength in STRENGTHS}
     return {
@@ -45,7 +50,7 @@ def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, flo
 
 
 def draw(table: Sequence[Mapping[str, Any]]) -> Figure:
-    """Place and spacing by strength, a line for each set."""
+    """Accuracy and spacing by strength, one line per set."""
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     labels = {
         "spearman": "Spearman of distances ↑",

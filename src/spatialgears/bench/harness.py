@@ -1,7 +1,6 @@
 """Run methods on tasks, each run in a process of its own under limits, and keep one row per run.
 
-Nothing a method does ends the benchmark: a crash, a limit, missing or impossible coordinates are rows with a
-reason.
+A method cannot end the benchmark: a crash, an exceeded limit, missing or invalid coordinates become rows with a reason.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from spatialgears.errors import InputError
 from spatialgears.metrics.points import lay_on
 
 logger = logging.getLogger(__name__)
-#: What the log of a process says when it was refused memory.
+#: Words in the log of a process that ran out of memory.
 MEMORY_WORDS = (
     "MemoryError",
     "Cannot allocate memory",
@@ -47,7 +46,7 @@ class Limits:
 
     seconds: float = 3600.0
     gigabytes: float = 16.0
-    threads: int = 1
+    threads: int = 1  # 0: the method chooses
 
 
 def run(
@@ -60,7 +59,7 @@ def run(
     retry: bool = False,
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
-    """Run every method on every task with every seed, except what ``store`` holds already.
+    """Run every method on every task with every seed, except the runs that ``store`` already has.
 
     Parameters
     ----------
@@ -71,13 +70,13 @@ def run(
     store
         Where rows are kept.
     seeds
-        A method (or task) without randomness is run once.
+        A method without randomness runs once.
     limits
         Time, memory and threads of each run.
     retry
-        Run again what failed before, for example with larger limits.
+        Repeat runs that failed, for example with larger limits.
     report
-        Called with each row as it comes.
+        Called with each new row.
 
     Returns
     -------
@@ -107,7 +106,7 @@ def run(
 def run_one(
     task: Task, method: Method, files: TaskFiles, *, seed: int, limits: Limits
 ) -> tuple[Row, dict[str, np.ndarray]]:
-    """One run: the row, without a key, and the arrays the method left."""
+    """One run: the row, without a key, and the arrays that the method wrote."""
     row: Row = {
         "protocol": task.protocol,
         "task": task.name,
@@ -147,13 +146,13 @@ def run_one(
     if status == "ok":
         try:
             row["metrics"] = _score(task, arrays)
-        except Exception as error:  # a layout so odd that a metric refuses it is a result too
+        except Exception as error:  # a layout that a metric refuses is a result, too
             row |= {"status": "invalid", "reason": f"could not be scored: {error}"}
     return row, arrays
 
 
 def launch(command: list[str], folder: Path, limits: Limits) -> dict[str, Any]:
-    """Run the command through :mod:`~spatialgears.bench.limits` and read what it used."""
+    """Run the command through :mod:`~spatialgears.bench.limits`; what it used."""
     spec = {
         "command": command,
         "seconds": limits.seconds,
@@ -173,7 +172,9 @@ def launch(command: list[str], folder: Path, limits: Limits) -> dict[str, Any]:
 def _environment(threads: int) -> dict[str, str]:
     names = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "NUMBA", "VECLIB_MAXIMUM")
     count = {
-        f"{name}_NUM_THREADS" if "MAX" not in name else f"{name}_THREADS": str(threads) for name in names
+        f"{name}_NUM_THREADS" if "MAX" not in name else f"{name}_THREADS": str(threads)
+        for name in names
+        if threads
     }
     if threads == 1:  # jax has a pool of its own
         count["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -213,18 +214,16 @@ def _score(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
             scores[f"cover{level}"] = float(np.mean(error <= arrays[f"radius{level}"]))
         least_sure = arrays["radius90"].argsort()[-max(1, len(error) // 10) :]
         scores["least_sure"] = float(error[least_sure].mean() / error.mean())
-    if (
-        task.truth is not None and "region" in arrays and task.protocol == "pseudo-visium"
-    ):  # truth in the slide's frame
-        centre, half = arrays["region"][:, :2], arrays["region"][:, 2:]  # of an ellipse meant to hold 95%
+    if task.truth is not None and task.truth_on_slide and "region" in arrays:
+        centre, half = arrays["region"][:, :2], arrays["region"][:, 2:]  # of an ellipse with a nominal 95%
         scores["cover95"] = float(np.mean((((task.truth - centre) / half) ** 2).sum(1) <= 1))
     return {name: float(value) for name, value in scores.items() if np.isfinite(value)}
 
 
 def placement_error(coords: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Distance (n,) of each cell to its true place after the best rigid motion, in RMS radii of the truth.
+    """Distance (n,) of each cell from its true position after the best rigid motion, in RMS radii of the truth.
 
-    Places are in units of a slide's RMS radius already, and so are the radii they come with: no scaling here.
+    Predicted coordinates and radii are in units of a slide's RMS radius, so they are not scaled.
     """
     a, b = (np.asarray(x, dtype=np.float64) - np.mean(x, axis=0) for x in (coords, truth))
     b = b / np.sqrt((b**2).sum(1).mean())
@@ -232,7 +231,7 @@ def placement_error(coords: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def _other_layouts(task: Task, row: Row, store: Store) -> list[Row]:
-    """Rows of the other layouts a run left beside ``coords``, such as one sample of the refiner."""
+    """Rows of other layouts that a run wrote beside ``coords``, such as one sample of the refiner."""
     if row["status"] != "ok":
         return []
     others = []

@@ -1,8 +1,7 @@
-"""Run one command under limits of time and memory, and write down what it used.
+"""Run one command under limits of time and memory, and record what it used.
 
-A script of the standard library alone, started as ``python -I -S limits.py SPEC``: this process stays so
-small that the peak memory it reads for its child is the child's own. (The kernel's figure for a child starts
-at its parent's size.)
+A script that uses the standard library only, started as ``python -I -S limits.py SPEC``. The kernel's peak memory of a
+child starts at the size of its parent, so the parent must be this small.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import subprocess
 import sys
 import time
 
-LOOK = 0.5  # seconds between two looks at the clock
+LOOK = 0.5  # seconds between checks of the time
 
 
 def run_limited(command: list[str], *, seconds: float, gigabytes: float, log: str) -> dict[str, float | bool]:
-    """Run ``command`` with its output in ``log``; kill it, and all it started, when the time is over or the caller gone.
+    """Run ``command`` with its output in ``log``; kill it and its children when time is up or the caller has ended.
 
-    The memory limit is on data (heap and private mappings) rather than on address space, most of which torch
-    and jax reserve and never touch.
+    The memory limit is on data (heap and private mappings), not on address space: torch and jax reserve much more
+    address space than they use.
 
     Returns
     -------

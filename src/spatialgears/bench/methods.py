@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """Something that places cells, run by :mod:`spatialgears.bench.worker`.
+    """A method that places cells, run by :mod:`spatialgears.bench.worker`.
 
     Attributes
     ----------
     name, kind, note
-        For the tables; the kind is ``"ours"``, ``"reference"`` or ``"peer"``.
+        For tables; the kind is ``"ours"``, ``"other"``, ``"reference"`` or ``"peer"``.
     entry
         ``module:function`` or ``file.py:function``, called as ``place(slides, cells, seed=..., **options)``.
     options
-        JSON-able.
+        Passed to the function; JSON must be able to hold them.
     seeded
-        False if the seed changes nothing.
+        False if the seed has no effect.
     sees_truth
-        Whether it is given the true places: a ceiling, never the best of a table.
+        Whether it is given true positions: a ceiling, never the best of a table.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Method:
         return True
 
     def command(self, files: TaskFiles, *, seed: int, out: Path) -> list[str]:
-        """The command that places the cells and leaves ``coords.npy`` in ``out``."""
+        """The command that places the cells and writes ``coords.npy`` to ``out``."""
         if self.sees_truth and files.truth is None:
-            raise InputError("needs true places, and the task has none")
+            raise InputError("needs true positions, and the task has none")
         job = {
             "entry": self.entry,
             "options": dict(self.options),
@@ -98,18 +98,18 @@ class Ours(Method):
 
 @dataclass(frozen=True)
 class PeerMethod(Method):
-    """Another group's method, run by its own runner in its own environment."""
+    """A method of another group, run by its runner in an environment of its own."""
 
     peer: Peer = field(kw_only=True)
     setup: PeerOptions = field(kw_only=True)
 
     def identity(self) -> list[Any]:
-        """The runner, what all runners share, and the pinned requirements."""
+        """The runner, the code that runners share, and the pinned requirements."""
         files = (self.peer.runner, COMMON, self.peer.requirements)
         return [self.name, *(file.read_text(encoding="utf-8") for file in files)]
 
     def command(self, files: TaskFiles, *, seed: int, out: Path) -> list[str]:
-        """Runner, two AnnData files in, ``coords.npy`` out; the environment is made on first use."""
+        """The runner with its job; the environment is created on first use."""
         source = self.setup.source_of(self.peer)
         python = self.setup.interpreter(self.peer)
         spots, cells, types = files.peer_pair
@@ -130,7 +130,7 @@ class PeerMethod(Method):
 def gears(
     slides: list[AnnData], cells: AnnData, *, seed: int, preset: str = "default", values: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Our own method with a preset and ``stage.key=value`` changes, through the class users meet."""
+    """Our method with a preset and ``stage.key=value`` changes, through the public class."""
     import os
 
     import numpy as np
@@ -163,7 +163,7 @@ REFERENCES = {
             "reference",
             f"{_REFERENCES}knn",
             {"weights": "none"},
-            "genes standardised",
+            "standardised genes",
             seeded=False,
         ),
         Method(
@@ -171,15 +171,20 @@ REFERENCES = {
             "reference",
             f"{_REFERENCES}knn",
             {"weights": "moran"},
-            "sqrt of Moran's I",
+            "standardised genes, weighted by sqrt of Moran's I",
             seeded=False,
         ),
-        Method("MLP with thinning", "reference", f"{_REFERENCES}thinned_mlp", note="spot → coordinates"),
+        Method(
+            "MLP with thinning",
+            "reference",
+            f"{_REFERENCES}thinned_mlp",
+            note="from spot expression to coordinates",
+        ),
         Method(
             "supervised",
             "reference",
             f"{_REFERENCES}supervised",
-            note="sees other cells' places",
+            note="trained on true positions of other cells",
             sees_truth=True,
         ),
     )
@@ -194,7 +199,7 @@ def ours(preset: str = "default", values: Sequence[str] = ()) -> Ours:
 
 
 def peer_method(name: str, setup: PeerOptions) -> PeerMethod:
-    """The peer of that name, ready to be run with ``setup``."""
+    """The peer of that name."""
     peer = PEERS[name]
     note = "places types" if peer.places == "types" else ""
     return PeerMethod(

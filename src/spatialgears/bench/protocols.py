@@ -1,7 +1,7 @@
-"""Protocols: how data with known places (or known layers) become tasks that any method can be given.
+"""Protocols: data with known positions, or known layers, as tasks for any method.
 
-A :class:`Task` is slides to learn from, cells to place, and a score. Each protocol takes any AnnData; raw
-counts in ``.X``, coordinates in ``obsm["spatial"]``.
+A :class:`Task` has slides to learn from, cells to place, and a score. Protocols take any AnnData with raw counts in
+``.X`` and coordinates in ``obsm["spatial"]``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from spatialgears.errors import InputError
 
 Score = Callable[[np.ndarray], dict[str, float]]
 
-#: Depth of the cortical layers dissected by Tasic et al.; "upper" and "lower" are cuts through several
-#: layers.
+#: Depth of the cortical layers that Tasic et al. dissected; "upper" and "lower" span several layers.
 CORTEX = {
     "L1": 1.0,
     "L1-L2/3": 2.0,
@@ -45,21 +44,23 @@ class Task:
     Attributes
     ----------
     protocol, name
-        Where it comes from, and what tables call it.
+        The protocol, and the name in tables.
     slides
         Sections with ``obsm["spatial"]``.
     cells
-        What is to be placed, without coordinates.
+        The cells to place, without coordinates.
     score
         Coordinates (n, 2) in, metrics out.
     truth
-        (n, 2) true places where they are known; given to the supervised ceiling only.
+        (n, 2) true positions where they are known. Only the supervised ceiling is given them.
     types
-        Column of ``cells.obs`` with cell types, for the peers that need them; None: clusters are made.
+        Column of ``cells.obs`` with cell types, for peers that need them; None: clusters are computed.
     setting
         What was varied, for example ``{"shift": 0.5}``.
     seeded
-        Whether the data themselves depend on the seed, as simulated data do.
+        Whether the data depend on the seed, as simulated data do.
+    truth_on_slide
+        Whether the true positions are in the coordinate frame of the (one) slide.
     """
 
     protocol: str
@@ -71,9 +72,10 @@ class Task:
     types: str | None = None
     setting: Mapping[str, Any] = field(default_factory=dict)
     seeded: bool = False
+    truth_on_slide: bool = False
 
     def fingerprint(self) -> str:
-        """A digest of every number and name, so that a row is never taken for that of other data."""
+        """A digest of all values and names, for the keys of rows."""
         digest = hashlib.sha256()
         for adata in [*self.slides, self.cells]:
             counts = sp.csr_matrix(adata.X)
@@ -93,7 +95,7 @@ def _task(
     types: str | None = None,
     **options: Any,
 ) -> Task:
-    """A task scored against ``cells.obsm["spatial"]``, which the methods do not get to see."""
+    """A task that is scored against ``cells.obsm["spatial"]``, which methods do not see."""
     truth = np.asarray(cells.obsm["spatial"], dtype=np.float64)[:, :2]
     return Task(
         protocol,
@@ -108,7 +110,7 @@ def _task(
 
 
 def of_tissue(protocol: str, name: str, tissue: Tissue, **options: Any) -> Task:
-    """The task a :class:`~spatialgears.datasets.Tissue` with known places poses."""
+    """The task of a :class:`~spatialgears.datasets.Tissue` with known positions."""
     cells = tissue.cells.copy()
     cells.obsm["spatial"] = tissue.truth.obsm["spatial"]
     types = "cell_type" if "cell_type" in cells.obs else None
@@ -116,7 +118,7 @@ def of_tissue(protocol: str, name: str, tissue: Tissue, **options: Any) -> Task:
 
 
 def blind(cells: AnnData, types: str | None = None) -> AnnData:
-    """The cells' counts, names and types, and nothing else that could give their place away."""
+    """The cells' counts, names and types, and nothing else that could reveal positions."""
     return AnnData(
         X=sp.csr_matrix(cells.X), obs=cells.obs[[types] if types else []].copy(), var=cells.var[[]].copy()
     )
@@ -132,19 +134,19 @@ def pseudo_visium(
     min_cells: int = 3,
     types: str | None = None,
 ) -> Iterator[Task]:
-    """Cells with places are summed into spots, then placed from these spots (section 4.1).
+    """Cells with known positions are summed into spots, then placed from these spots (section 4.1).
 
     Parameters
     ----------
     cells
         Cells x genes with ``obsm["spatial"]``.
     name
-        What to call the data in tables.
+        Name of the data in tables.
     layouts, fractions
         Grids (``"square"``, ``"hex"``) and spot widths in units of the pitch; one task for each pair.
     grid, min_cells
-        As in :func:`spatialgears.datasets.pseudo_visium`; by default the grid has as many cells per position as
-        that of the Mouse Atlas.
+        As in :func:`spatialgears.datasets.pseudo_visium`. By default the grid has as many cells per position as
+        that of Mouse Atlas.
     types
         Column of ``cells.obs``.
     """
@@ -162,11 +164,12 @@ def pseudo_visium(
                 cells,
                 types=types,
                 setting=setting,
+                truth_on_slide=True,
             )
 
 
 def _grid_for(coords: np.ndarray, *, cells_per_position: float = 8.5) -> tuple[int, int]:
-    """Numbers of columns and rows of square cells that together hold the tissue's cells at that density."""
+    """Columns and rows of a grid with so many cells per position."""
     width, height = np.ptp(coords, axis=0)
     columns = np.sqrt(len(coords) / cells_per_position * width / height)
     return max(2, round(columns)), max(2, round(columns * height / width))
@@ -175,14 +178,14 @@ def _grid_for(coords: np.ndarray, *, cells_per_position: float = 8.5) -> tuple[i
 def leave_section_out(
     sections: Mapping[str, AnnData], *, held_out: Sequence[str] | None = None
 ) -> Iterator[Task]:
-    """Learn from all sections but one and place the spots of that one: the paper's hSCC protocol.
+    """Learn from all sections but one, and place the spots of that one (the paper's hSCC protocol).
 
     Parameters
     ----------
     sections
         Sections by name, at least two.
     held_out
-        Which to hold out in turn; all of them by default.
+        Sections to hold out in turn; all by default.
     """
     if len(sections) < 2:
         raise InputError(
@@ -201,11 +204,11 @@ def leave_section_out(
 def unpaired(
     slides: Sequence[AnnData], cells: AnnData, *, name: str = "unpaired", types: str | None = None
 ) -> Iterator[Task]:
-    """Learn from slides of one individual, place the cells of another, whose places are known but hidden."""
+    """Learn from slides of one individual, place the cells of another; their known positions are hidden."""
     yield _task("unpaired", name, slides, cells, types=types)
 
 
-#: What the simulator is asked for in each sweep of the ``simulated`` protocol, and the values taken.
+#: Properties of simulated tissue that the sweeps vary, and their values.
 SWEEPS: dict[str, tuple[Any, ...]] = {
     "shift": (0.0, 1.0, 2.0, 4.0),
     "composition_shift": (0.0, 0.5, 1.0, 2.0),
@@ -217,18 +220,18 @@ SWEEPS: dict[str, tuple[Any, ...]] = {
 def simulated(
     *, seed: int = 0, sweep: str | None = None, values: Sequence[float] | None = None, **options: Any
 ) -> Iterator[Task]:
-    """Simulated tissue with known truth; a sweep varies domain shift, composition, depth or spots.
+    """Simulated tissue with known positions; a sweep varies domain shift, composition, depth or spots.
 
     Parameters
     ----------
     seed
-        Decides the tissue.
+        Of the tissue.
     sweep
-        A key of :data:`SWEEPS`, or None for one task with the simulator's own values.
+        A key of :data:`SWEEPS`; None: one task with the simulator's defaults.
     values
-        Of the sweep; its own if None.
+        Values of the sweep; None: those of :data:`SWEEPS`.
     options
-        Passed on to :func:`spatialgears.datasets.simulate_tissue`.
+        Passed to :func:`spatialgears.datasets.simulate_tissue`.
     """
     if sweep is not None and sweep not in SWEEPS:
         raise InputError(
@@ -251,16 +254,16 @@ def real_unpaired(
     name: str = "dissociated",
     types: str | None = None,
 ) -> Iterator[Task]:
-    """Dissociated cells, whose places nobody knows, scored by the layer each was dissected from.
+    """Dissociated cells with unknown positions, scored by the layer that each was dissected from.
 
-    Cells whose label is not in ``order`` (for example "All") are placed with the rest and not scored.
+    Cells whose label is not in ``order`` (for example "All") are placed with the others but not scored.
 
     Parameters
     ----------
     slides, cells
-        What to learn from and what to place.
+        Slides to learn from, cells to place.
     known
-        Column of ``cells.obs`` that says where each cell was cut out.
+        Column of ``cells.obs`` with the dissected layer.
     order
         Depth of each label.
     """

@@ -1,4 +1,4 @@
-"""Simple references that keep everyone honest: slides and cells in, places (n, 2) out."""
+"""Simple reference methods that every table shows: slides and cells in, coordinates (n, 2) out."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from spatialgears.metrics.points import lay_on
 from spatialgears.runtime.seeds import child_seed, numpy_rng, owned_rng, torch_rng
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
-#: Genes of the references: more than the model's panel, since weights make the rest harmless.
+#: Genes of the references. More than the model's panel, as weights make uninformative genes harmless.
 N_GENES = 3000
 
 
 def shared_genes(adatas: Sequence[AnnData]) -> list[str]:
-    """Genes of all of them, in the order of the first."""
+    """Genes that all have, in the order of the first."""
     common = set.intersection(*(set(adata.var_names) for adata in adatas))
     return [gene for gene in adatas[0].var_names if gene in common]
 
@@ -39,9 +39,9 @@ def coords_of(slide: AnnData) -> np.ndarray:
 def views_of(
     slides: Sequence[AnnData], cells: AnnData, *, weights: str = "moran", seed: int = 0, bank: int = 0
 ) -> tuple[SpotViews, Tensor]:
-    """Views of the spots, and the features (n, G) of the cells, on the genes that carry most place.
+    """Views of the spots, and features (n, G) of the cells, on the most spatial genes.
 
-    ``bank`` bytes are spent on views drawn beforehand, for those who draw often.
+    ``bank`` is the number of bytes for views that are drawn in advance, for methods that draw often.
     """
     genes = shared_genes([*slides, cells])
     simple = {"n_genes": N_GENES, "gene_weights": weights, "gene_agreement": False}
@@ -62,7 +62,7 @@ def views_of(
 def embedded(
     slides: Sequence[AnnData], cells: AnnData, *, weights: str = "moran"
 ) -> tuple[list[Tensor], list[np.ndarray], Tensor]:
-    """Principal components of each slide's spots, their canonical places, and the components of the cells."""
+    """Principal components of each slide's spots, their canonical coordinates, and the components of the cells."""
     views, features = views_of(slides, cells, weights=weights)
     spots = views.clean()
     encoder = reference_encoder(spots)
@@ -72,10 +72,10 @@ def embedded(
 
 
 def poses(slides: Sequence[AnnData], cells: AnnData) -> list[np.ndarray]:
-    """Canonical coordinates of every slide, turned (or mirrored) onto the first, so that slides can be mixed.
+    """Canonical coordinates of every slide, rotated (or mirrored) to match the first, so that slides can be merged.
 
-    Sections lie on their slides as they fell. Each says where the cells are, in its own frame; turning these
-    layouts onto the first one's says how the slides must be turned.
+    Sections have arbitrary poses. The cells are placed on each slide, and the motion that maps one slide's layout of the
+    cells to that of the first maps the slides, too.
     """
     known, coords, query = embedded(slides, cells)
     layouts = [
@@ -90,20 +90,20 @@ def poses(slides: Sequence[AnnData], cells: AnnData) -> list[np.ndarray]:
 
 
 def random_places(slides: Sequence[AnnData], cells: AnnData, *, seed: int) -> np.ndarray:
-    """Every cell at a random spot of the first slide, moved a little so that no two share a place."""
+    """Every cell at a random spot of the first slide, with a little noise so that no two coincide."""
     rng = numpy_rng(seed, "random places")
     coords = coords_of(slides[0])
     return coords[rng.integers(len(coords), size=cells.n_obs)] + rng.normal(scale=0.02, size=(cells.n_obs, 2))
 
 
 def knn(slides: Sequence[AnnData], cells: AnnData, *, seed: int, weights: str = "moran") -> np.ndarray:
-    """Mean place of the nearest spots on PCA of standardised genes, weighted by Moran's I or not."""
+    """Mean position of the nearest spots in a PCA of standardised genes, weighted by Moran's I or not."""
     known, coords, query = embedded(slides, cells, weights=weights)
     return knn_places(known, coords, query)
 
 
 def thinned_mlp(slides: Sequence[AnnData], cells: AnnData, *, seed: int) -> np.ndarray:
-    """An MLP from spot expression, thinned to the depth of cells, to coordinates."""
+    """An MLP that predicts coordinates from spot expression that is thinned to the depth of cells."""
     views, features = views_of(slides, cells, seed=seed, bank=BANK_BYTES)
     places = torch.from_numpy(np.concatenate(poses(slides, cells))).float()
     return _regress(views.draw, places, features, seed=seed)
@@ -112,9 +112,9 @@ def thinned_mlp(slides: Sequence[AnnData], cells: AnnData, *, seed: int) -> np.n
 def supervised(
     slides: Sequence[AnnData], cells: AnnData, *, seed: int, truth: np.ndarray, folds: int = 5
 ) -> np.ndarray:
-    """An MLP that learns from other cells with their true places: a ceiling for simple methods.
+    """An MLP trained on true positions of other cells: a ceiling for simple methods.
 
-    Every cell is placed by a network trained on the other folds.
+    Every cell is placed by a network that was trained on the other folds.
     """
     _, features = views_of(slides, cells)
     places = torch.from_numpy(truth - truth.mean(0)).float()
@@ -136,7 +136,7 @@ def _drawing(features: Tensor) -> Draw:
 def _regress(
     draw: Draw, places: Tensor, features: Tensor, *, seed: int, steps: int = 1500, batch: int = 256
 ) -> np.ndarray:
-    """Train on drawn views of (n, G) profiles with known ``places`` (n, 2); predict those of ``features``."""
+    """Train on views of (n, G) profiles with known ``places`` (n, 2); predict those of ``features``."""
     generator = torch_rng(seed, "batches")
     with owned_rng():
         torch.manual_seed(child_seed(seed, "weights"))

@@ -1,12 +1,14 @@
-"""What the diffusion refiner gives and costs: start noise, steps and samples averaged, over the generator (table 2)."""
+"""What the diffusion refiner gives and costs (the paper's Table 2).
+
+Start noise, steps and number of averaged samples, beside the generator alone.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from spatialgears import datasets
 from spatialgears.assembly.canonical import canonical
-from spatialgears.bench import protocols
-from spatialgears.bench.experiments import tasks_of
-from spatialgears.bench.one_model import seen
+from spatialgears.bench import sets
+from spatialgears.bench.fitted import network_inputs, over_seeds, tasks_of
+from spatialgears.bench.presets import title
 from spatialgears.bench.protocols import Task
+from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Store
+from spatialgears.bench.tables import plain_table
 from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.features import Features
 from spatialgears.metrics import evaluate
@@ -30,13 +33,13 @@ from spatialgears.runtime.threads import threads
 from spatialgears.supervision.targets import procrustes
 
 logger = logging.getLogger(__name__)
-SETS = ("mouse_atlas", "her2st_E")
-#: Cells that are placed and scored; 600 steps over all of a large set would take hours.
+SETS = sets.together(sets.MOUSE_ATLAS, sets.HER2ST["E"])
+#: Cells that are placed and scored: 600 steps over all cells of a large set would take hours.
 N_CELLS = 2048
 SCORES = (
     "spearman", "stress1", "scale_error", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn",
 )  # fmt: skip
-#: Start noise in units of sigma_data,resid; Heun steps; samples averaged.
+#: Start noise in units of sigma_data,resid; Heun steps; number of averaged samples.
 RUNS: tuple[tuple[float, int, int], ...] = (
     *((1.0, steps, 1) for steps in (4, 8, 16, 32, 64, 600)),
     (0.3, 4, 1),
@@ -48,19 +51,20 @@ RUNS: tuple[tuple[float, int, int], ...] = (
 )
 
 
-def tasks(root: Path | None, *, simulated: bool = False) -> Iterator[Task]:
-    """The sets of the table, or simulated tissue."""
-    if simulated:
-        yield from tasks_of("quick")(0)
-        return
-    for name in SETS:
-        yield protocols.of_tissue("refiner", name, datasets.load(name, root))
+def run(request: Request, tell: Tell) -> Outcome:
+    """The table and figure of the refiner."""
+    preset = request.preset()
+    config = request.config(preset)
+    tasks = tasks_of(request, SETS)
+    rows, histories = over_seeds(tasks, scored, config, seeds=request.seeds, folder=request.out)
+    text = f"### refiner: generator and diffusion, {title(preset, config)}\n\n{plain_table(rows)}\n"
+    return Outcome(text, rows, {"refiner": draw(rows, histories)})
 
 
 def ways(network: Ensemble, features: Features, *, seed: int) -> dict[str, Callable[[], Tensor]]:
-    """What is compared, each a function that gives its geometry (1, n, d) of all cells in one pass.
+    """What is compared: functions that each give the geometry (1, n, d) of all cells in one pass.
 
-    The generators, these and the nearest spots, and both refined in each of :data:`RUNS`.
+    The generators alone, the generators with nearest spots, and the latter refined as in each of :data:`RUNS`.
     """
     x = features[None]
 
@@ -83,21 +87,21 @@ def ways(network: Ensemble, features: Features, *, seed: int) -> dict[str, Calla
 
 
 def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, float]]:
-    """Every way of one model, scored against the truth of as many cells; what ``store`` holds is taken from it."""
+    """Scores of one model for everything that is compared; scores that ``store`` holds are not computed again."""
     assert task.truth is not None
     config = model.config
-    features, network = seen(model, task)
+    features, network = network_inputs(model, task)
     some = np.sort(numpy_rng(config.seed, "cells").permutation(len(features))[:N_CELLS])
-    places: dict[str, Callable[[], np.ndarray]] = {
+    layouts: dict[str, Callable[[], np.ndarray]] = {
         name: partial(_layout, way)
         for name, way in ways(network.ensemble, features[some], seed=config.seed).items()
     }
-    places["as users get it"] = lambda: model.reconstruct(task.cells).coords[some]
+    layouts["as users get it"] = lambda: model.reconstruct(task.cells).coords[some]
     parts = ("refiner", task.fingerprint(), config.model_dump(mode="json"), N_CELLS)
     found = {}
     with threads(config.threads), torch.no_grad():
-        for name, place in places.items():
-            found[name] = store.once(*parts, name, make=partial(_timed, place, task.truth[some]))
+        for name, layout in layouts.items():
+            found[name] = store.once(*parts, name, make=partial(_timed, layout, task.truth[some]))
             logger.info("%s, seed %d, %s: %s", task.name, config.seed, name, found[name])
     return found
 
@@ -105,7 +109,7 @@ def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, flo
 def draw(
     table: Sequence[Mapping[str, Any]], histories: Mapping[str, Mapping[str, Sequence[float]]]
 ) -> Figure:
-    """Place against spacing for every run, and how each set was learnt: loss and held-out score."""
+    """Accuracy against spacing for every run, and the training curves of each set: loss and held-out score."""
     figure = Figure(figsize=(5 * (1 + len(histories)), 4), layout="constrained")
     axes = figure.subplots(1, 1 + len(histories), squeeze=False)[0]
     for name in histories:
@@ -114,7 +118,7 @@ def draw(
         for row in mine:
             axes[0].annotate(row["run"], (row["w1_knn"], row["spearman"]), fontsize=5)
     axes[0].set(
-        xlabel="W1 of neighbour distances (less is better)", ylabel="Spearman of distances", xscale="log"
+        xlabel="W1 of neighbour distances (lower is better)", ylabel="Spearman of distances", xscale="log"
     )
     axes[0].legend()
     for ax, (name, history) in zip(axes[1:], histories.items(), strict=True):
@@ -130,10 +134,10 @@ def _layout(way: Callable[[], Tensor]) -> np.ndarray:
     return canonical(way()[0].double().numpy()).coords
 
 
-def _timed(place: Callable[[], np.ndarray], truth: np.ndarray) -> dict[str, float]:
-    """Scores of the layout that ``place`` makes, and how long it took."""
+def _timed(layout: Callable[[], np.ndarray], truth: np.ndarray) -> dict[str, float]:
+    """Scores of a layout, and the seconds it took."""
     begin = time.perf_counter()
-    coords = place()
+    coords = layout()
     seconds = time.perf_counter() - begin
     found = evaluate(coords, truth)
     return {**{name: float(found[name]) for name in SCORES}, "seconds": seconds}

@@ -1,13 +1,13 @@
-"""How far from the truth cells lie once they are registered on a slide, in spot pitches.
+"""How far cells are from their true positions after registration on a slide, in spot pitches.
 
-Run with ``gears bench registration``. Two rows bound the others: the truth itself, turned and mirrored, shows what
-registration alone gets wrong, and the rigid motion that fits the truth best what the reconstruction does.
+Two rows separate the sources of error. The true positions, rotated and mirrored, show the error of registration
+alone. The rigid motion that fits the truth best shows the error of the reconstruction alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,23 @@ from numpy.typing import NDArray
 
 from spatialgears import datasets, metrics, plotting
 from spatialgears.analysis import lookup, register
-from spatialgears.bench import experiments, one_model, protocols
+from spatialgears.bench import protocols, sets
+from spatialgears.bench.fitted import fitted, tasks_of
+from spatialgears.bench.presets import title
 from spatialgears.bench.protocols import Task
+from spatialgears.bench.request import Outcome, Request, Tell
+from spatialgears.bench.tables import plain_table
 from spatialgears.config import Config
-from spatialgears.errors import InputError
 from spatialgears.metrics.points import lay_on, spot_pitch
 from spatialgears.plotting.canvas import plain
 from spatialgears.runtime.threads import threads
 
 #: What is registered, and how.
 RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "true places, turned": ("truth", {}),
+    "true positions, rotated": ("truth", {}),
     "by expression": ("X_gears", {}),
     "by expression, slide's scale": ("X_gears", {"scale": False}),
-    "by expression, bent": ("X_gears", {"deform": True}),
+    "by expression, deformed": ("X_gears", {"deform": True}),
     "by shape alone": ("X_gears", {"method": "gromov"}),
 }
 FLOOR = "best rigid fit to the truth"
@@ -39,13 +42,11 @@ SCORES = ("error_median", "error_mean", "residual", "agreement", "coverage")
 SIMULATED: dict[str, Any] = {"n_cells": 2000, "n_genes": 200, "spots": 60}
 
 
-def task_of(root: Path | None, *, simulated: bool) -> Task:
-    """Mouse Atlas, or pseudo-Visium spots over simulated cells: slide and truth are in one frame in both."""
-    if not simulated:
-        return next(iter(experiments.tasks_of("diagnostics", root=root)(0)))
-    tissue = datasets.simulate_tissue(**SIMULATED)
+def simulated(_: Path | None, seed: int) -> Iterator[Task]:
+    """Pseudo-Visium spots over simulated cells: slide and truth share a frame, as they do in Mouse Atlas."""
+    tissue = datasets.simulate_tissue(seed=seed, **SIMULATED)
     tissue.cells.obsm["spatial"] = tissue.truth.obsm["spatial"]
-    (task,) = protocols.pseudo_visium(
+    yield from protocols.pseudo_visium(
         tissue.cells,
         name="simulated",
         fractions=(0.8,),
@@ -54,35 +55,24 @@ def task_of(root: Path | None, *, simulated: bool) -> Task:
         min_cells=1,
         types="cell_type",
     )
-    return task
 
 
-def run(task: Task, config: Config, *, folder: Path) -> tuple[list[dict[str, Any]], Figure]:
-    """Rows and figure; the model is fitted once and kept in ``folder``.
-
-    Parameters
-    ----------
-    task
-        One slide and cells whose true places lie in its frame.
-    config
-        What to fit with.
-    folder
-        Where the fitted model is kept.
-    """
-    if task.truth is None or len(task.slides) != 1:
-        raise InputError(
-            "registration needs one slide, and cells with known places in its frame.",
-            "Use data with truth, or --simulated.",
-        )
-    model = one_model.fitted(task, config, folder=folder)
-    placed = model.reconstruct(task.cells)
-    return rows_of(placed.to_adata(task.cells, copy=True), task.slides[0], task.truth, config=config)
+def run(request: Request, tell: Tell) -> Outcome:
+    """The table and figure of registration."""
+    preset = request.preset()
+    config = request.config(preset)
+    (task,) = tasks_of(request, sets.MOUSE_ATLAS, simulated)
+    placed = fitted(task, config, folder=request.out).reconstruct(task.cells)
+    assert task.truth is not None
+    rows, figure = rows_of(placed.to_adata(task.cells, copy=True), task.slides[0], task.truth, config=config)
+    heading = f"registration: {task.name}, {title(preset, config)}, errors in spot pitches"
+    return Outcome(f"### {heading}\n\n{plain_table(rows)}\n", rows, {"registration": figure})
 
 
 def rows_of(
     cells: AnnData, slide: AnnData, truth: NDArray[Any], *, config: Config
 ) -> tuple[list[dict[str, Any]], Figure]:
-    """Register cells with places ``obsm["X_gears"]`` on the slide in every way; errors in pitches."""
+    """Register ``obsm["X_gears"]`` on the slide in every way of :data:`RUNS`; errors in spot pitches."""
     turn = np.array([[0.6, 0.8], [0.8, -0.6]])  # a rotation and a mirror
     cells.obsm["truth"], cells.obsm["known"] = metrics.canonical(truth) @ turn, truth
     rows, figure = [], Figure(figsize=(11, 4.2), layout="constrained")
@@ -101,13 +91,13 @@ def rows_of(
     rows.append({"run": FLOOR} | _floor(cells, slide, truth))
     right.barh([row["run"] for row in rows], [row["error_median"] for row in rows], color="#0072B2")
     right.invert_yaxis()
-    right.set_xlabel("median distance from the true place (spot pitches)")
+    right.set_xlabel("median distance from the true position (spot pitches)")
     plain(right)
     return rows, figure
 
 
 def _floor(cells: AnnData, slide: AnnData, truth: NDArray[Any]) -> dict[str, float]:
-    """Error after the least-squares motion and scale onto the truth, which no registration can know."""
+    """Error after the least-squares motion and scale onto the truth, which registration cannot know."""
     kept = lookup.counted(cells, lookup.OUTSIDE)
     x = np.asarray(cells.obsm["X_gears"], np.float64)[kept]
     x, y = x - x.mean(0), truth[kept] - truth[kept].mean(0)

@@ -1,7 +1,7 @@
-"""Time, memory and accuracy of placing ten thousand to a million cells, beside the peers.
+"""Time, memory and accuracy from ten thousand to a million cells, beside the peers.
 
-Run with ``gears bench scaling``. One model is fitted on a simulated slide; larger and larger samples of the same tissue
-are read from disk, placed and written by a process of their own, as ``gears reconstruct`` does.
+One model is fitted on a simulated slide. Larger and larger samples of the same tissue are read from disk, placed and
+written by a process of its own, as ``gears reconstruct`` does.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from matplotlib.figure import Figure
 from scipy import sparse
 
 from spatialgears._version import __version__
-from spatialgears.bench import one_model, protocols
-from spatialgears.bench.harness import Limits, launch, run
+from spatialgears.bench import protocols
+from spatialgears.bench.fitted import fitted
+from spatialgears.bench.harness import Limits, launch
+from spatialgears.bench.harness import run as run_methods
 from spatialgears.bench.methods import choose
 from spatialgears.bench.peers import PeerOptions
+from spatialgears.bench.presets import title
+from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Store
+from spatialgears.bench.tables import plain_table
 from spatialgears.config import Config
 from spatialgears.datasets import simulate_tissue
-from spatialgears.errors import ConfigError
+from spatialgears.errors import ConfigError, InputError
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 from spatialgears.pipeline.cost import predict_cost
@@ -39,58 +44,88 @@ from spatialgears.runtime.seeds import numpy_rng
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 TISSUE: dict[str, Any] = {"n_genes": 200, "n_sections": 1, "spots": 500}
 FIT_CELLS, SCORED, PROCESSES_AT = 5000, 10_000, 100_000
+#: Spots and cells of the trainings that are timed.
 TRAINED = ((1000, 2000), (10_000, 2000), (100_000, 2000), (1000, 200_000))
-FLAG_STEPS = (10, 10, 110)  # the first run compiles, the second tells what is not training
-SEARCHED, DIM, NEIGHBOURS = (10_000, 30_000, 100_000), 32, 15
-_READ = "import json, sys, spatialgears.bench.scaling as s; s.place_file(json.loads(sys.argv[1]))"
+FLAG_STEPS = (10, 10, 110)  # the first run compiles; the second shows the time outside of training steps
+_PLACE = "import json, sys, spatialgears.bench.scaling as s; s.place_file(json.loads(sys.argv[1]))"
+
+
+def run(request: Request, tell: Tell) -> Outcome:
+    """All tables of scaling: placing by preset and peers, training, flags, and two processes."""
+    sizes = _sizes(request.sizes)
+    preset, *peers = request.method or ["default"]
+    config = request.config(preset).with_values(["assembly.sample_cells=0"])
+    request.out.mkdir(parents=True, exist_ok=True)
+    ours = list(placing(config, sizes, folder=request.out))
+    parts: dict[str, list[dict[str, Any]]] = {f"placing cells, {title(preset, config)}": ours}
+    if len(ours) > 1:
+        parts["log-log slope against cells (1: linear)"] = [slopes(ours)]
+    beside = placing_by_peers(peers, sizes, request)
+    parts |= {"peers": beside} if beside else {}
+    trained = list(training())
+    parts["training, 100 steps of the quick preset"] = trained
+    parts["log-log slope of training against spots (1: linear)"] = [
+        slopes(trained[:3], by="spots", of=("seconds",))
+    ]
+    parts["training steps by flag, one thread"] = list(flags())
+    parts["one process and two"] = [processes(request.out, min(PROCESSES_AT, max(sizes)))]
+    text = "\n".join(f"### {heading}\n\n{plain_table(found)}\n" for heading, found in parts.items())
+    return Outcome(text, parts, {"scaling": draw(ours, beside)})
+
+
+def _sizes(text: str | None) -> list[int]:
+    try:
+        return [int(size) for size in text.split(",")] if text else list(SIZES)
+    except ValueError:
+        raise InputError(
+            f"--sizes expects numbers of cells, found {text!r}.", "For example --sizes 10000,100000."
+        ) from None
 
 
 def task_of(size: int, *, seed: int = 0) -> protocols.Task:
-    """The slide and so many cells of one simulated tissue."""
+    """The slide and ``size`` cells of one simulated tissue."""
     tissue = simulate_tissue(n_cells=size, seed=seed, **TISSUE)
     return protocols.of_tissue("scaling", f"{size:,} cells", tissue)
 
 
-def rows(config: Config, sizes: Sequence[int], *, folder: Path, threads: int) -> Iterator[dict[str, Any]]:
-    """One row per size: time, peak memory, what was predicted, and accuracy on the same number of cells.
-
-    Without samples, which many cells do without.
-    """
-    config = config.with_values(["assembly.sample_cells=0", f"threads={threads}"])
-    model = one_model.fitted(task_of(FIT_CELLS), config, folder=folder)
+def placing(config: Config, sizes: Sequence[int], *, folder: Path) -> Iterator[dict[str, Any]]:
+    """One row per size: time, peak memory, what ``gears check`` predicts, and accuracy on 10,000 of the cells."""
+    model = fitted(task_of(FIT_CELLS), config, folder=folder)
     model.save(folder / "model", overwrite=True)
     store = Store(folder)
     for size in sizes:
-        key = store.key("scaling", config.model_dump(mode="json"), TISSUE, size, threads, __version__)
-        if row := store.load(key):
-            yield row["row"]
-            continue
-        task = task_of(size)
-        assert task.truth is not None
-        cells = folder / f"cells-{size}.h5ad"
-        task.cells.write_h5ad(cells)
-        counts = task.cells.X
-        told = predict_cost(0, size, counts.shape[1], config, stored=counts.nnz)
-        used = measured(
-            {"model": str(folder / "model"), "cells": str(cells), "out": str(folder / "placed.h5ad")},
-            threads=threads,
-        )
-        coords = np.load(folder / "placed.h5ad.npy")
-        some = numpy_rng(0, "scored").permutation(size)[:SCORED]
-        scores = evaluate(coords[some], task.truth[some])
-        cells.unlink()
-        row = {
-            "cells": size,
-            "seconds": used["seconds"],
-            "peak GB": used["peak_gb"],
-            "predicted s": told.seconds,
-            "predicted GB": told.peak_bytes / 1e9,
-            **{name: scores[name] for name in ("spearman", "shell_f1", "trust")},
-            "mode": used["mode"],
-            **{f"s {name}": value for name, value in used["profile"].items()},
-        }
-        store.save({"key": key, "row": row})
-        yield row
+        key = store.key("scaling", config.model_dump(mode="json"), TISSUE, size, __version__)
+        kept = store.load(key)
+        if kept is None:
+            kept = {"key": key, "row": _placed(size, config, folder)}
+            store.save(kept)
+        yield kept["row"]
+
+
+def _placed(size: int, config: Config, folder: Path) -> dict[str, Any]:
+    task = task_of(size)
+    assert task.truth is not None
+    cells, out = folder / f"cells-{size}.h5ad", folder / "placed.h5ad"
+    task.cells.write_h5ad(cells)
+    counts = task.cells.X
+    expected = predict_cost(0, size, counts.shape[1], config, stored=counts.nnz)
+    used = measured(
+        {"model": str(folder / "model"), "cells": str(cells), "out": str(out)}, threads=config.threads
+    )
+    coords = np.load(f"{out}.npy")
+    some = numpy_rng(0, "scored").permutation(size)[:SCORED]
+    scores = evaluate(coords[some], task.truth[some])
+    cells.unlink()
+    return {
+        "cells": size,
+        "seconds": used["seconds"],
+        "peak GB": used["peak_gb"],
+        "predicted s": expected.seconds,
+        "predicted GB": expected.peak_bytes / 1e9,
+        **{name: scores[name] for name in ("spearman", "shell_f1", "trust")},
+        "mode": used["mode"],
+        **{f"s {name}": value for name, value in used["profile"].items()},
+    }
 
 
 def place_file(spec: dict[str, Any]) -> None:
@@ -106,34 +141,34 @@ def place_file(spec: dict[str, Any]) -> None:
     profile["write"] = time.perf_counter() - begun
     profile["read and check"] = time.perf_counter() - start - sum(profile.values())
     np.save(spec["out"] + ".npy", placed.coords)
-    Path(spec["told"]).write_text(json.dumps({"profile": profile, "mode": placed.diagnostics["mode"]}))
+    Path(spec["summary"]).write_text(json.dumps({"profile": profile, "mode": placed.diagnostics["mode"]}))
 
 
 def measured(spec: dict[str, str], *, threads: int) -> dict[str, Any]:
     """Run :func:`place_file` in a process on so many cores; its seconds, peak memory and profile."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        spec = {key: str(Path(path).resolve()) for key, path in spec.items()} | {"told": f"{name}/told.json"}
-        command = [*_pinned(threads), sys.executable, "-c", _READ, json.dumps(spec)]
+        spec = {key: str(Path(path).resolve()) for key, path in spec.items()}
+        spec["summary"] = f"{name}/summary.json"
+        command = [*_pinned(threads), sys.executable, "-c", _PLACE, json.dumps(spec)]
         usage = launch(command, folder, Limits(6 * 3600, 64, threads))
         if usage["code"]:
             raise RuntimeError((folder / "log.txt").read_text()[-2000:])
-        return {**usage, **json.loads(Path(spec["told"]).read_text())}
+        return {**usage, **json.loads(Path(spec["summary"]).read_text())}
 
 
 def _pinned(count: int) -> list[str]:
-    """What to put before a command to keep it on so many cores."""
+    """What to put before a command to keep it on so many cores; nothing for 0."""
     cores = sorted(os.sched_getaffinity(0))[:count] if hasattr(os, "sched_getaffinity") else []
     return ["taskset", "-c", ",".join(map(str, cores))] if cores else []
 
 
-def slopes(found: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Log-log slopes of time and memory against cells; 1 is linear."""
-    cells = np.log([row["cells"] for row in found])
-    return {
-        name: float(np.polyfit(cells, np.log([row[name] for row in found]), 1)[0])
-        for name in ("seconds", "peak GB")
-    }
+def slopes(
+    found: Sequence[dict[str, Any]], *, by: str = "cells", of: Sequence[str] = ("seconds", "peak GB")
+) -> dict[str, float]:
+    """Log-log slopes against a size; 1 is linear."""
+    size = np.log([row[by] for row in found])
+    return {name: float(np.polyfit(size, np.log([row[name] for row in found]), 1)[0]) for name in of}
 
 
 def processes(folder: Path, size: int = PROCESSES_AT) -> dict[str, float]:
@@ -153,7 +188,7 @@ def processes(folder: Path, size: int = PROCESSES_AT) -> dict[str, float]:
 
 
 def training(sizes: Sequence[tuple[int, int]] = TRAINED) -> Iterator[dict[str, Any]]:
-    """Seconds of a short training by the number of spots and of cells."""
+    """Seconds of a short training by the numbers of spots and of cells."""
     config = Config.preset("quick").with_values(["geometry.steps=100", "geometry.refiner_steps=20"])
     for n_spots, n_cells in sizes:
         slide, cells = patterned(n_spots, seed=0), patterned(n_cells, seed=1)
@@ -163,7 +198,7 @@ def training(sizes: Sequence[tuple[int, int]] = TRAINED) -> Iterator[dict[str, A
 
 
 def flags() -> Iterator[dict[str, Any]]:
-    """Seconds of a step of stage C's training, as it is and by each flag, without what comes before the first step."""
+    """Seconds of one training step of stage C, plain and with each flag."""
     slide, cells, plain = patterned(1000, seed=0), patterned(2000, seed=1), None
     fixed = ["geometry.refiner=none", "geometry.nearest=false", "assembly.steps=0", "threads=1"]
     for flag in ("precision=32-true", "compile=true", "precision=bf16-mixed"):
@@ -175,12 +210,8 @@ def flags() -> Iterator[dict[str, Any]]:
                 GEARS(config).fit([slide], cells)
                 seconds.append(time.perf_counter() - start)
         except ConfigError as error:
-            yield {
-                "flag": flag,
-                "seconds a step": None,
-                "times as fast": None,
-                "note": str(error).splitlines()[0],
-            }
+            reason = str(error).splitlines()[0]
+            yield {"flag": flag, "seconds a step": None, "times as fast": None, "note": reason}
             continue
         step = (seconds[-1] - seconds[-2]) / (FLAG_STEPS[-1] - FLAG_STEPS[-2])
         plain = plain or step
@@ -188,7 +219,7 @@ def flags() -> Iterator[dict[str, Any]]:
 
 
 def patterned(n_spots: int, *, n_genes: int = 100, seed: int) -> AnnData:
-    """A square of spots, as many as are asked for, whose genes follow waves across it."""
+    """``n_spots`` random positions in a square, with genes that follow waves across it."""
     rng = numpy_rng(seed, "patterned")
     waves, phases = numpy_rng(0, "waves").normal(scale=3, size=(2, n_genes)), np.arange(n_genes)
     coords = rng.random((n_spots, 2))
@@ -199,83 +230,27 @@ def patterned(n_spots: int, *, n_genes: int = 100, seed: int) -> AnnData:
     )
 
 
-def neighbours(sizes: Sequence[int] = SEARCHED, *, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Recall and time of neighbour searches on clustered points, those of libraries that are installed."""
-    rng = numpy_rng(seed, "search")
-    centres = 3 * rng.normal(size=(50, DIM))
-    _pynndescent(centres.astype(np.float32))  # compiles
-    for size in sizes:
-        points = (centres[rng.integers(50, size=size)] + rng.normal(size=(size, DIM))).astype(np.float32)
-        true = None
-        for name, search in SEARCHES.items():
-            start = time.perf_counter()
-            try:
-                found = search(points)
-            except ImportError:
-                continue
-            seconds = time.perf_counter() - start
-            true = found if true is None else true
-            shared = [len(np.intersect1d(a, b)) for a, b in zip(found[:2000], true[:2000], strict=True)]
-            yield {
-                "points": size,
-                "search": name,
-                "recall": float(np.mean(shared)) / NEIGHBOURS,
-                "seconds": seconds,
-            }
-
-
-def _exact(points: np.ndarray) -> np.ndarray:
-    from sklearn.neighbors import NearestNeighbors
-
-    return NearestNeighbors(n_neighbors=NEIGHBOURS, algorithm="brute").fit(points).kneighbors(points)[1]
-
-
-def _pynndescent(points: np.ndarray) -> np.ndarray:
-    from pynndescent import NNDescent
-
-    return NNDescent(points, n_neighbors=NEIGHBOURS, random_state=0, n_jobs=1).neighbor_graph[0]
-
-
-def _faiss(points: np.ndarray) -> np.ndarray:
-    import faiss
-
-    faiss.omp_set_num_threads(1)
-    index = faiss.IndexHNSWFlat(points.shape[1], 32)
-    index.add(points)
-    return index.search(points, NEIGHBOURS)[1]
-
-
-def _usearch(points: np.ndarray) -> np.ndarray:
-    from usearch.index import Index
-
-    index = Index(ndim=points.shape[1], metric="l2sq")
-    index.add(np.arange(len(points)), points, threads=1)
-    return index.search(points, NEIGHBOURS, threads=1).keys
-
-
-SEARCHES = {
-    "exact (scikit-learn)": _exact,
-    "pynndescent": _pynndescent,
-    "faiss HNSW": _faiss,
-    "usearch": _usearch,
-}
-
-
-def peers(
-    names: Sequence[str], sizes: Sequence[int], *, setup: PeerOptions, store: Store, limits: Limits
-) -> list[dict[str, Any]]:
-    """How far each peer gets under the limits, and what it takes."""
+def placing_by_peers(names: Sequence[str], sizes: Sequence[int], request: Request) -> list[dict[str, Any]]:
+    """Time, memory and accuracy of each peer, up to the size at which it fails or exceeds a limit."""
+    setup = PeerOptions.given(request.peer_cache, request.peer_source, request.accept_licence)
     found = []
 
     def one(size: int) -> Callable[[int], list[protocols.Task]]:
         return lambda seed: [task_of(size)]
 
-    for method in choose(list(names), setup):
+    for method in choose(names, setup):
         for size in sizes:
-            (row, *_) = run(one(size), [method], store, seeds=[0], limits=limits)
-            score = row["metrics"].get("spearman") if row["metrics"] else None
-            found.append({"cells": size, "method": method.name, "seconds": row["seconds"], "peak GB": row["peak_gb"],
-                          "spearman": score, "note": row["reason"] or ""})  # fmt: skip
+            (row, *_) = run_methods(one(size), [method], Store(request.out), seeds=[0], limits=request.limits)
+            found.append(
+                {
+                    "cells": size,
+                    "method": method.name,
+                    "seconds": row["seconds"],
+                    "peak GB": row["peak_gb"],
+                    "spearman": row["metrics"].get("spearman"),
+                    "note": row["reason"],
+                }
+            )
             if row["status"] != "ok":
                 break
     return found

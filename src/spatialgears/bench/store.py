@@ -1,4 +1,4 @@
-"""Where results are kept: one JSON file per run, layouts beside them, so that a benchmark can go on."""
+"""Where results are kept: one JSON file per run, and layouts, so that an interrupted benchmark can continue."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Row = dict[str, Any]
 class Store:
     """A folder of rows (``rows/KEY.json``) and layouts (``layouts/KEY.npz``).
 
-    A key is a digest of what decides a result: data, method with its options, seed. A run whose key is there
-    is not run again.
+    A key is a digest of what determines a result: data, method with its options, seed. A run whose key exists is not
+    repeated.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -29,16 +29,16 @@ class Store:
 
     @staticmethod
     def key(*parts: Any) -> str:
-        """The digest of JSON-able parts."""
+        """A digest of parts that JSON can hold."""
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
     def load(self, key: str) -> Row | None:
-        """The row of that key, or None."""
+        """The row with that key, or None."""
         path = self.folder / "rows" / f"{key}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
     def save(self, row: Row, arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        """Keep a row under ``row["key"]``, with its layouts; whole or not at all."""
+        """Write a row under ``row["key"]`` and its layouts; each file is complete or absent."""
         if arrays:
             buffer = io.BytesIO()
             small: dict[str, Any] = {name: np.asarray(x, dtype=np.float32) for name, x in arrays.items()}
@@ -47,7 +47,7 @@ class Store:
         write_atomic(self.folder / "rows" / f"{row['key']}.json", json.dumps(row, indent=1) + "\n")
 
     def once(self, *parts: Any, make: Callable[[], Row]) -> Row:
-        """The row kept under the digest of ``parts`` and the version, made and kept first where there is none."""
+        """The row kept under ``parts`` and the version; where there is none, it is made and kept."""
         key = self.key(*parts, __version__)
         row = self.load(key)
         if row is None:
@@ -61,7 +61,7 @@ class Store:
         return sorted(rows, key=lambda row: (row.get("started", ""), row.get("method", "")))
 
     def arrays(self, key: str) -> dict[str, np.ndarray]:
-        """The layouts kept with a row; empty if there are none."""
+        """The layouts of a row; empty if there are none."""
         path = self.folder / "layouts" / f"{key}.npz"
         if not path.exists():
             return {}

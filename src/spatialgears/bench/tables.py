@@ -1,18 +1,21 @@
-"""Rows as Markdown: mean and spread over seeds, the best in bold, time and memory beside."""
+"""Rows as Markdown tables: mean and spread over seeds, the best in bold, with time and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from spatialgears.bench.store import Row
+from spatialgears.bench.request import Outcome, Request, Tell
+from spatialgears.bench.store import Row, Store
+from spatialgears.errors import InputError
 
 #: The ten metrics of the paper's Table 1.
 TABLE1 = ("spearman", "pearson", "stress1", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn")
 DEPTH = ("depth_axis", "depth_distance", "depth_knn")
 COVERAGE = ("cover50", "cover90", "cover95", "least_sure")
-#: Heading of each metric, and whether more is better (None: neither, it should equal its nominal value).
+#: Heading of each metric, and whether higher is better (None: it should equal its nominal value).
 METRICS: dict[str, tuple[str, bool | None]] = {
     "spearman": ("Spearman ↑", True),
     "pearson": ("Pearson ↑", True),
@@ -32,12 +35,29 @@ METRICS: dict[str, tuple[str, bool | None]] = {
     "depth_axis": ("Depth, axis ↑", True),
     "depth_distance": ("Depth, distance ↑", True),
     "depth_knn": ("Depth, kNN ↑", True),
-    "cover50": ("within r50", None),
-    "cover90": ("within r90", None),
+    "cover50": ("within 50% radius", None),
+    "cover90": ("within 90% radius", None),
     "cover95": ("within 95% region", None),
-    "least_sure": ("error of the least sure tenth, in mean errors", None),
+    "least_sure": ("error of the 10% most uncertain cells / mean error", None),
 }
 _KINDS = ("ours", "other", "reference", "peer")
+INTRODUCTION = """# Tables of the benchmark
+
+Mean over seeds ± standard deviation. Each seed of simulated tissue is another tissue: its ± is the spread over tissues,
+and methods are compared tissue by tissue. `gears bench tables -o FOLDER` writes this page from the rows in a folder."""
+
+
+def run(request: Request, tell: Tell) -> Outcome:
+    """The tables of all comparisons whose rows are in the output folder."""
+    rows = [row for row in Store(request.out).rows() if "method" in row and "experiment" not in row]
+    if not rows:
+        raise InputError(
+            f"{request.out} holds no rows of a comparison.",
+            "Give the output folder of a benchmark with --output.",
+        )
+    rows.sort(key=lambda row: (row["protocol"], row["task"]))
+    parts = [INTRODUCTION, "## Where GEARS stands, by Spearman", standing(rows), "## By task", tables(rows)]
+    return Outcome("\n\n".join(parts), rows)
 
 
 def tables(rows: Iterable[Row], *, columns: Sequence[str] | None = None) -> str:
@@ -50,14 +70,14 @@ def tables(rows: Iterable[Row], *, columns: Sequence[str] | None = None) -> str:
 
 
 def table(rows: Sequence[Row], *, columns: Sequence[str] | None = None) -> str:
-    """The methods of one task, one line each.
+    """The methods of one task, one line for each.
 
     Parameters
     ----------
     rows
         Rows of one task, any methods and seeds.
     columns
-        Metrics to show; by default those of Table 1, of depth and of coverage that the rows hold.
+        Metrics to show. By default those of Table 1, depth and coverage that the rows have.
     """
     present = {name for row in rows for name in row["metrics"]}
     columns = [name for name in columns or (*TABLE1, *DEPTH, *COVERAGE) if name in present]
@@ -91,17 +111,17 @@ def table(rows: Sequence[Row], *, columns: Sequence[str] | None = None) -> str:
 def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
     """Where a method stands: one line per task, beside the best reference and the best peer by Spearman.
 
-    It is first on a metric if its mean is better than that of every reference and peer, and clearly so if by more than the
-    spread over seeds, its own and the other's (of the difference, where every seed is another tissue); a single seed has no
-    spread.
+    It is best on a metric if its mean is better than that of every reference and peer. The last column counts the
+    metrics on which every margin exceeds the spread over seeds, both its own and the other method's. Where each seed is
+    another tissue, this is the spread of the difference. A single seed has no spread.
     """
     titles = [
         "task",
         method,
         "best reference",
         "best peer",
-        "first, of ten metrics",
-        "by more than the spread",
+        "best on, of 10 metrics",
+        "by more than the spread over seeds",
     ]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for (_, task), group in _by_task(rows).items():
@@ -124,10 +144,10 @@ def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
 
 
 def _margins(metric: str, ours: Sequence[Row], others: Sequence[Row]) -> list[tuple[float, float]]:
-    """By how much we are better than each of the others, and the spread to compare that with.
+    """The margin over each of the others, and the spread to compare it with.
 
-    The spread is the larger of the two over seeds; where every seed is another tissue, methods are compared tissue by
-    tissue, and it is that of the difference.
+    The spread is the larger of the two methods' spreads over seeds. Where each seed is another tissue, methods are
+    compared tissue by tissue, and it is the spread of the difference.
     """
     sign = 1 if METRICS[metric][1] else -1
     ((mean, spread),) = summary(ours, metric).values()
@@ -141,7 +161,7 @@ def _margins(metric: str, ours: Sequence[Row], others: Sequence[Row]) -> list[tu
 
 
 def _leader(rows: Sequence[Row]) -> str:
-    """Who has the largest Spearman, and how large."""
+    """The method with the highest Spearman, and its score."""
     found = summary(rows, "spearman")
     if not found:
         return "–"
@@ -149,8 +169,22 @@ def _leader(rows: Sequence[Row]) -> str:
     return f"{name} {_cell('spearman', [row for row in rows if row['method'] == name], bold=False)}"
 
 
+def plain_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Any rows as Markdown, with the columns of the first row."""
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    for row in rows:
+        values = (row.get(name) for name in names)
+        shown = (
+            "–" if value is None else f"{value:.4g}" if isinstance(value, float) else f"{value}"
+            for value in values
+        )
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
 def _by_task(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows by protocol and task, as they came."""
+    """Rows by protocol and task, in the order of the rows."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["protocol"], row["task"]), []).append(row)
@@ -168,12 +202,12 @@ def summary(rows: Sequence[Row], metric: str) -> dict[str, tuple[float, float]]:
 
 
 def _mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the standard deviation, of which a single value has none."""
+    """Mean and standard deviation; the latter is 0 for a single value."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by method: ours first, then references, then peers, each as they came."""
+    """Rows by method: ours first, then references, then peers."""
     groups: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: _KINDS.index(row["kind"])):
         groups.setdefault(row["method"], []).append(row)
@@ -181,7 +215,7 @@ def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _best(metric: str, methods: dict[str, list[Row]]) -> set[str]:
-    """The methods with the best mean; a method that was shown the truth is a ceiling and does not compete."""
+    """The methods with the best mean, without those that were given the truth: they are ceilings."""
     more = METRICS[metric][1]
     fair = [row for group in methods.values() for row in group if not row["sees_truth"]]
     means = {method: round(mean, 6) for method, (mean, _) in summary(fair, metric).items()}
@@ -202,7 +236,7 @@ def _cell(metric: str, rows: Sequence[Row], *, bold: bool) -> str:
 
 
 def _note(group: Sequence[Row]) -> str:
-    """What to know of these rows: what the method is, which types it was given, and what went wrong."""
+    """The note of a table line: about the method, the cell types that it used, and failures."""
     notes = [group[0]["note"]]
     types = {row["info"].get("types", "") for row in group}
     failed = [row for row in group if row["status"] != "ok"]

@@ -1,7 +1,7 @@
-"""The process in which one of our own methods runs: ``python -m spatialgears.bench.worker JOB.json``.
+"""The process of one run of our methods: ``python -m spatialgears.bench.worker JOB.json``.
 
-Peers have runners of their own, in environments without spatialgears; both leave the same files in the job's
-folder: ``coords.npy`` (and other arrays beside it) and ``info.json``.
+Peers have runners of their own, in environments without spatialgears. Both write the same files to the job's folder:
+``coords.npy``, other arrays, and ``info.json``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def resolve(entry: str) -> Callable[..., Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python and the packages that matter, as installed here."""
+    """Versions of Python and of the main packages."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -46,10 +46,10 @@ def versions() -> dict[str, str]:
 
 
 def main(job_file: str) -> None:
-    """Place the cells of the job and leave the result in its folder.
+    """Place the cells of the job and write the result to its folder.
 
-    The method is called as ``place(slides, cells, seed=..., **options)`` (and ``truth=...`` if it may see
-    it); it returns coordinates (n, 2), or a dict of arrays with ``coords`` among them and JSON-able ``info``.
+    The method is called as ``place(slides, cells, seed=..., **options)``, with ``truth=...`` if it may see the true
+    positions. It returns coordinates (n, 2), or a dict with ``coords``, other arrays and ``info`` for the row.
     """
     from anndata import read_h5ad
 

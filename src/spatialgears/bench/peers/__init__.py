@@ -1,8 +1,8 @@
-"""Other groups' methods: what they are, and the environments they run in.
+"""Methods of other groups (peers), and the environments that they run in.
 
-Their requirements conflict with ours and with each other's, so each peer is a folder with pinned
-``requirements.txt`` and a ``runner.py`` (see ``common.py`` for what a runner does), executed in an
-environment of its own that is created on first use and kept.
+Their requirements conflict with ours and with each other's. So each peer is a folder with pinned ``requirements.txt``
+and a ``runner.py`` (``common.py`` says what a runner does). It runs in an environment of its own, which is created on
+first use and kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,19 +32,19 @@ class Peer:
     Attributes
     ----------
     name, title
-        Folder and command-line name; the name its authors gave it.
+        Its folder and name on the command line; the name that its authors gave it.
     packages
         Distributions whose versions a row records.
     licence
         As its authors state it.
     places
-        ``"cells"`` or ``"types"``: type-level methods put each cell at its type's expected position.
+        ``"cells"``, or ``"types"`` if every cell gets the expected position of its type.
     needs_types
-        Whether it uses cell types (given, or clusters).
+        Whether it uses cell types: given ones, or clusters.
     home
-        Where it lives. GitHub-only peers run from a folder the user gives.
+        Where it is published. Peers that are not on PyPI run from a folder that the user gives.
     on_pypi, must_accept
-        Whether pip can install it; whether its licence must be accepted by name.
+        Whether pip can install it; whether the user must accept its licence by name.
     seeded
         False if it has no randomness.
     """
@@ -134,20 +134,20 @@ PEERS = {
 
 
 def default_cache() -> Path:
-    """Where environments are kept unless told otherwise."""
+    """Where environments are kept by default."""
     return Path.home() / ".cache" / "spatialgears" / "peers"
 
 
 @dataclass(frozen=True)
 class PeerOptions:
-    """What the user says about peers.
+    """The user's options for peers.
 
     Attributes
     ----------
     cache
         Folder of the environments.
     sources
-        Folder of each GitHub-only peer, by name (``--peer-source NAME=DIR``).
+        Folder of each peer that is not on PyPI (``--peer-source NAME=DIR``).
     accepted
         Peers whose licence the user accepts (``--accept-licence NAME``).
     """
@@ -156,8 +156,23 @@ class PeerOptions:
     sources: Mapping[str, Path] = field(default_factory=dict)
     accepted: tuple[str, ...] = ()
 
+    @classmethod
+    def given(cls, cache: Path | None, sources: Sequence[str], accepted: Sequence[str]) -> PeerOptions:
+        """The options as the command line has them, with sources as ``NAME=DIR``."""
+        folders = {}
+        for text in sources:
+            name, separator, folder = text.partition("=")
+            if not separator or name not in PEERS:
+                raise InputError(
+                    f"--peer-source expects NAME=DIR with NAME one of {', '.join(PEERS)}, found {text!r}."
+                )
+            folders[name] = Path(folder)
+        if unknown := [name for name in accepted if name not in PEERS]:
+            raise InputError(f"There is no peer {', '.join(unknown)}.", f"Choose from {', '.join(PEERS)}.")
+        return cls(cache or default_cache(), folders, tuple(accepted))
+
     def source_of(self, peer: Peer) -> Path | None:
-        """The folder a GitHub-only peer runs from (None for PyPI); refuses what the user has not allowed."""
+        """The folder that a peer runs from (None if it is on PyPI); refuses what the user has not accepted."""
         if peer.on_pypi:
             return None
         if peer.must_accept and peer.name not in self.accepted:
@@ -170,15 +185,17 @@ class PeerOptions:
         return Path(source).resolve()
 
     def interpreter(self, peer: Peer) -> Path:
-        """The Python of the peer's environment, made from its requirements if it is not there yet."""
+        """The Python of the peer's environment, which is created from its requirements on first use."""
         digest = hashlib.sha256(peer.requirements.read_bytes()).hexdigest()[:10]
-        home = self.cache.expanduser() / f"{peer.packages[0]}-{digest}"  # equal requirements share one
+        home = (
+            self.cache.expanduser() / f"{peer.packages[0]}-{digest}"
+        )  # peers with equal requirements share one
         home.parent.mkdir(parents=True, exist_ok=True)
         stamp, python = home / "ready", home / "bin" / "python"
         with open(home.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another benchmark may be making it
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another benchmark may be creating it
             if not stamp.exists():
-                logger.info("making the environment of %s in %s", peer.title, home)
+                logger.info("creating the environment of %s in %s", peer.title, home)
                 _make(home, peer.requirements)
                 stamp.touch()
         return python
@@ -203,12 +220,12 @@ def _make(home: Path, requirements: Path) -> None:
             if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode:
                 errors = [line for line in log.read_text().splitlines() if "ERROR" in line]
                 raise InputError(
-                    f"its environment cannot be made: {(errors or ['see ' + str(log)])[0][:160]}"
+                    f"its environment could not be created: {(errors or ['see ' + str(log)])[0][:160]}"
                 )
 
 
 def _python() -> str:
-    """A Python of the version the requirements are pinned for."""
+    """A Python of the version that the requirements are pinned for."""
     name = f"python{PYTHON[0]}.{PYTHON[1]}"
     if sys.version_info[:2] == PYTHON:
         return getattr(sys, "_base_executable", sys.executable)
@@ -219,7 +236,7 @@ def _python() -> str:
 
 
 def peer_table() -> str:
-    """Markdown table of the peers: licence, what they place, what they need, where they live."""
+    """Markdown table of the peers: licence, what they place, whether they need types, where they are published."""
     lines = ["| peer | licence | places | cell types | from |", "|---|---|---|---|---|"]
     for peer in PEERS.values():
         types = "needed" if peer.needs_types else "not used"

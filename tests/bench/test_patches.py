@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spatialgears.bench.assembly import agreement, as_table, patch_size, stitching
+from spatialgears.bench.patches import agreement, patch_size, stitching
+from spatialgears.bench.tables import plain_table
 from spatialgears.config import AssemblyConfig
 from spatialgears.geometry.features import Features
 
@@ -44,7 +45,7 @@ def test_weighted_against_uniform_says_the_change():
     assert [row["run"] for row in rows] == ["weighted", "uniform", "change, %"]
     change = 100 * (rows[1]["stress1"] / rows[0]["stress1"] - 1)
     assert np.isclose(rows[2]["stress1"], change)
-    text = as_table(rows)
+    text = plain_table(rows)
     assert text.count("\n") == 4 and text.startswith("| run | spearman |")
 
 

@@ -1,0 +1,94 @@
+"""Experiments that fit a model once and then vary what follows: the model is kept in the output folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spatialgears._version import __version__
+from spatialgears.bench import sets
+from spatialgears.bench.protocols import Task
+from spatialgears.bench.request import Request
+from spatialgears.bench.store import Store
+from spatialgears.config import Config
+from spatialgears.errors import InputError
+from spatialgears.model import GEARS
+from spatialgears.pipeline.features import CellFeatures
+from spatialgears.pipeline.place import Network
+from spatialgears.validate import validate_cells
+
+#: Options of experiments that fit one preset.
+ONE_PRESET = frozenset({"data", "simulated", "method", "values", "threads"})
+#: Scores by name, for each variant of one model.
+Scores = Mapping[str, Mapping[str, float]]
+#: Task, model and the store of scores in; the scores of every variant out.
+Score = Callable[..., Scores]
+
+
+def tasks_of(request: Request, public: sets.Tasks, simulated: sets.Tasks = sets.simulated) -> list[Task]:
+    """The tasks on public data, or on simulated tissue instead, with cells whose positions are known."""
+    if request.data and request.simulated:
+        raise InputError("Expected --data or --simulated, found both.", "Choose one.")
+    return list((simulated if request.simulated else public)(request.data, 0))
+
+
+def fitted(task: Task, config: Config, *, folder: Path) -> GEARS:
+    """The model of this task and configuration, read from ``folder`` if it was fitted before."""
+    path = folder / "models" / Store.key(task.fingerprint(), config.model_dump(mode="json"), __version__)
+    if path.exists():
+        return GEARS.load(path)
+    model = GEARS(config).fit(list(task.slides), task.cells)
+    model.save(path)
+    return model
+
+
+def network_inputs(model: GEARS, task: Task) -> tuple[CellFeatures, Network]:
+    """The features of the task's cells, and the network as stage D calls it."""
+    state, config = model.fitted_, model.config
+    counts, missing, _ = validate_cells(task.cells, state.panel.genes, state.panel.weights)
+    features = state.features(counts, config, missing=missing)
+    steps = 0 if config.assembly.samples else config.assembly.steps
+    return features, Network(state.network, config.assembly, steps=steps)
+
+
+def over_seeds(
+    tasks: Iterable[Task], score: Score, config: Config, *, seeds: int, folder: Path
+) -> tuple[list[dict[str, Any]], dict[str, Mapping[str, list[float]]]]:
+    """Fit each task with several seeds, and average the scores of every variant.
+
+    Models and scores are kept in ``folder``, so that an interrupted experiment continues.
+
+    Parameters
+    ----------
+    tasks
+        The sets.
+    score
+        Scores all variants of one model; see :data:`Score`.
+    config
+        What to fit with; the seeds are 0, 1, ...
+    seeds
+        Number of models for each task.
+    folder
+        Where models and scores are kept.
+
+    Returns
+    -------
+    One row for each task and variant, and the training history of the first seed of each task.
+    """
+    table: list[dict[str, Any]] = []
+    histories: dict[str, Mapping[str, list[float]]] = {}
+    for task in tasks:
+        runs = []
+        for seed in range(seeds):
+            model = fitted(task, config.with_values([f"seed={seed}"]), folder=folder)
+            histories.setdefault(task.name, model.history_)
+            runs.append(score(task, model, store=Store(folder)))
+        for name in runs[0]:
+            each = [run[name] for run in runs]
+            spread = float(np.std([row["spearman"] for row in each]))
+            means = {key: float(np.mean([row[key] for row in each])) for key in each[0]}
+            table.append({"set": task.name, "run": name, **means, "sd of spearman": spread})
+    return table, histories
