@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from spatialgears.config import Config
+from spatialgears.config.removed import FIXED, REMOVED_VALUES
 from spatialgears.errors import ConfigError
 
 PRESETS = ["quick", "default", "paper"]
@@ -223,7 +224,14 @@ def test_files_that_cannot_be_used(tmp_path):
         Config.from_file(tmp_path / "c.json")
 
 
-def test_spots_are_held_out_one_way():
-    with pytest.raises(ConfigError, match="holdout needs crossfit = 0"):
-        Config().with_values(["geometry.holdout=0.1"])
-    assert Config().with_values(["geometry.holdout=0.1", "geometry.crossfit=0"]).geometry.holdout == 0.1
+@pytest.mark.parametrize("key", FIXED)
+def test_a_removed_key_is_accepted_with_its_fixed_value_and_refused_by_name_with_another(key):
+    assert Config().with_values({key: FIXED[key]}) == Config()
+    with pytest.raises(ConfigError, match=rf"{key} = 'other': this key was removed; it is fixed at"):
+        Config().with_values({key: "other"})
+
+
+@pytest.mark.parametrize(("key", "value"), REMOVED_VALUES)
+def test_a_removed_value_is_refused_with_those_that_remain(key, value):
+    with pytest.raises(ConfigError, match=rf"{key} = '{value}': this value was removed; use"):
+        Config().with_values({key: value})

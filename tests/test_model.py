@@ -331,7 +331,7 @@ def test_empty_cells_are_marked_and_placed_somewhere(small_model, small_tissue):
     assert np.isfinite(placed.coords).all() and np.isfinite(placed.radius90).all()
 
 
-@pytest.mark.parametrize("inputs", ["both", "embedding"])
+@pytest.mark.parametrize("inputs", ["expression", "embedding"])
 def test_an_encoder_is_saved_with_the_model(small_config, small_tissue, tmp_path, inputs):
     config = small_config.with_values(
         {

@@ -76,7 +76,7 @@ def test_a_bank_changes_nothing_but_time(tiny, panel):
 
 
 def test_dropout_leaves_the_value_of_a_silent_gene(tiny, panel):
-    options = {"view_dropout": 1.0, "view_noise": 0.0, "view_jitter": 0.0, "augment_thinned": True}
+    options = {"view_dropout": 1.0, "view_noise": 0.0, "view_jitter": 0.0, "thinning": False}
     views = _spots(tiny, panel, **options)
     first, second = views.draw_pair(torch.tensor([0, 100]), torch_rng(0))
     torch.testing.assert_close(first, -views.mean * views.scale)

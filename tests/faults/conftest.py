@@ -61,7 +61,6 @@ def fault_config(small_config):
                 "slide_steps": 3,
                 "refiner_steps": 3,
                 "eval_every": 2,
-                "inputs": "both",
                 "crossfit": 1,
             },
             "expression": {"max_steps": 6, "epochs": 3, "batch_size": 64, "hidden": [16], "embed_dim": 8},

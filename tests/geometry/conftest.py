@@ -28,7 +28,6 @@ TINY = {
         "steps": 8,
         "batch_size": 2,
         "eval_every": 4,
-        "holdout": 0.0,
         "refiner_steps": 0,
         "crossfit": 0,
         "slide_steps": 0,

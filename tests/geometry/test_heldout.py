@@ -2,18 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from spatialgears.geometry.heldout import HeldOutScore, hold_out_block, plane
+from spatialgears.geometry.heldout import HeldOutScore, plane
 
 
-def test_the_block_is_compact_and_of_the_asked_share(tissue):
-    heldout = hold_out_block(tissue.slides, 0.2, seed=3)
-    assert heldout[:60].sum() == 12 and heldout[60:].sum() == 10
-    for coords, block in zip(tissue.slides, np.split(heldout, [60]), strict=True):
-        mean = coords[block].mean(0)
-        inside, outside = (np.linalg.norm(coords[b] - mean, axis=1).mean() for b in (block, ~block))
-        assert inside < 0.5 * outside
-    assert not hold_out_block(tissue.slides, 0.0, seed=3).any()
-    assert (hold_out_block(tissue.slides, 0.2, seed=4) != heldout).any()
+@pytest.fixture
+def heldout(tissue):
+    """A fifth of the spots."""
+    return np.random.default_rng(0).random(sum(map(len, tissue.slides))) < 0.2
 
 
 class Oracle(torch.nn.Linear):
@@ -24,8 +19,7 @@ class Oracle(torch.nn.Linear):
         return 3.0 * (turned - turned.mean(1, keepdim=True))
 
 
-def test_a_perfect_layout_scores_one_in_any_pose_and_a_random_one_nothing(tissue):
-    heldout = hold_out_block(tissue.slides, 0.2, seed=0)
+def test_a_perfect_layout_scores_one_in_any_pose_and_a_random_one_nothing(tissue, heldout):
     coords = torch.from_numpy(np.concatenate(tissue.slides)).float()
     true = HeldOutScore(lambda index, _: coords[index], tissue.slides, heldout, seed=0)(Oracle(1, 1))
     assert set(true) == {"heldout", "heldout_0", "heldout_1"}
@@ -37,16 +31,14 @@ def test_a_perfect_layout_scores_one_in_any_pose_and_a_random_one_nothing(tissue
     )
 
 
-def test_a_collapsed_layout_scores_worst(tissue):
-    heldout = hold_out_block(tissue.slides, 0.2, seed=0)
+def test_a_collapsed_layout_scores_worst(tissue, heldout):
     score = HeldOutScore(lambda index, _: torch.zeros(*index.shape, 2), tissue.slides, heldout, seed=0)
     assert score(Oracle(1, 1))["heldout"] == -1
 
 
-def test_the_score_is_the_same_every_time(tissue, tiny):
+def test_the_score_is_the_same_every_time(tissue, tiny, heldout):
     from spatialgears.geometry import GeometryModel
 
-    heldout = hold_out_block(tissue.slides, 0.2, seed=0)
     model = GeometryModel(10, 6, tiny().geometry).eval()
     score = HeldOutScore(tissue.draw, tissue.slides, heldout, seed=0)
     assert score(model) == score(model)

@@ -6,7 +6,6 @@ from spatialgears.geometry.objective import Batch, Objective, draw_noise
 from spatialgears.supervision import procrustes
 
 EVERYTHING = {
-    "cfg_dropout": 0.3,
     "local_scale": 1.0,
     "gen_scale": 1.0,
     "overlap_shape": 1.0,
@@ -35,9 +34,8 @@ def build(config, part):
     return Objective(GeometryModel(10, 6, config), part)
 
 
-@pytest.mark.parametrize("refiner", ["residual", "absolute"])
-def test_gradients_reach_every_parameter_in_joint_training(tiny, refiner):
-    config = tiny(refiner=refiner, **EVERYTHING).geometry
+def test_gradients_reach_every_parameter_in_joint_training(tiny):
+    config = tiny(**EVERYTHING).geometry
     objective, batch = build(config, "joint"), pairs()
     for seed in range(4):  # with and without self-conditioning, at several levels
         sum(objective(batch, noise_for(batch, config, seed=seed)).values()).backward()
@@ -156,21 +154,14 @@ def test_out_of_fold_proposals_are_turned_into_the_generators_frame(tiny):
 
 
 def test_pairs_share_their_noise_level(tiny):
-    noise = draw_noise(
-        (6, 9, 4),
-        tiny(cfg_dropout=0.5).geometry,
-        progress=0,
-        pairs=True,
-        generator=torch.Generator().manual_seed(0),
-    )
-    assert torch.equal(noise.level[:3], noise.level[3:]) and torch.equal(
-        noise.keep_context[:3], noise.keep_context[3:]
-    )
+    generator = torch.Generator().manual_seed(0)
+    noise = draw_noise((6, 9, 4), tiny().geometry, progress=0, pairs=True, generator=generator)
+    assert torch.equal(noise.level[:3], noise.level[3:])
     assert (noise.level >= 0.02).all() and (noise.level <= 1.0).all()  # the first stage of the curriculum
 
 
 def test_a_tiny_model_overfits_one_miniset(tiny):
-    config = tiny(input_dropout=0.0, hidden_dropout=0.0, width=32, hidden=32, cfg_dropout=0.0).geometry
+    config = tiny(input_dropout=0.0, hidden_dropout=0.0, width=32, hidden=32).geometry
     objective = build(config, "joint").train()
     batch = Batch(torch.randn(1, 16, 10), torch.randn(1, 16, 2))
     adam = torch.optim.Adam(objective.parameters(), 3e-3)

@@ -44,8 +44,8 @@ class Interrupted(Exception):
 
 
 MODES = {
-    "generator": {"refiner": "none", "holdout": 0.2},
-    "joint": {"overlap_shape": 1.0, "cfg_dropout": 0.2},
+    "generator": {"refiner": "none"},
+    "joint": {"overlap_shape": 1.0},
     "two phases": {"refiner_steps": 6, "crossfit": 2},
     "rehearsed": {"refiner": "none", "crossfit": 1, "slide_steps": 6},
 }
@@ -84,24 +84,22 @@ def test_the_seed_decides_everything_and_the_callers_generator_is_left_alone(tis
 
 
 def test_training_learns_and_the_best_weights_are_returned(tissue, tiny):
-    config = tiny(refiner="none", steps=120, eval_every=20, holdout=0.15, batch_size=4, lr=3e-3, ema=0.9)
+    config = tiny(refiner="none", crossfit=1, steps=120, eval_every=20, batch_size=4, lr=3e-3, ema=0.9)
     fit = train(tissue, config)
-    history = fit.history
-    assert history["generator/gen_gram"][-1] < 0.5 * history["generator/gen_gram"][0]
-    assert (
-        fit.metrics["heldout"] == pytest.approx(max(history["generator/heldout"]))
-        and fit.metrics["heldout"] > 0.8
-    )
-    assert set(fit.metrics) == {"heldout", "heldout_0", "heldout_1"}
-    assert history["generator/heldout_step"] == [20, 40, 60, 80, 100, 120]
-    assert len(history["generator/step"]) == len(history["generator/loss"]) == 120
+    history, heldout = fit.history, fit.folds.fold == 0
+    assert history["fold-0/gen_gram"][-1] < 0.5 * history["fold-0/gen_gram"][0]
+    score = HeldOutScore(tissue.draw, tissue.slides, heldout, seed=1)(fit.model)
+    assert score["heldout"] == pytest.approx(max(history["fold-0/heldout"])) and score["heldout"] > 0.8
+    assert set(score) == {"heldout", "heldout_0", "heldout_1"}
+    assert history["fold-0/heldout_step"] == [20, 40, 60, 80, 100, 120]
+    assert len(history["fold-0/step"]) == len(history["fold-0/loss"]) == 120
     assert not fit.model.training
 
 
 def test_held_out_spots_are_never_trained_on(tissue, tiny):
-    train(tissue, tiny(steps=4, holdout=0.2, eval_every=4, overlap_shape=1.0))
-    heldout = train(tissue, tiny(steps=1, holdout=0.2)).heldout
-    assert len(heldout) == 22
+    fit = train(tissue, tiny(steps=4, crossfit=1, refiner="none", eval_every=4, overlap_shape=1.0))
+    heldout = np.flatnonzero(fit.folds.fold == 0)
+    assert len(heldout) == 11
     batches = [index for index in tissue.drawn if len(index) > 1]  # scoring passes one set at a time
     assert batches and not np.isin(torch.cat([b.flatten() for b in batches]).numpy(), heldout).any()
 

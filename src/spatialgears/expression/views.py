@@ -90,8 +90,7 @@ class Views:
     def draw_pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Two views of each profile, as the encoder is trained on (section 3.1).
 
-        The paper's gene dropout, scale jitter and noise make them of profiles that are not thinned, and are added to
-        thinned ones if ``augment_thinned``.
+        Profiles that are not thinned get the paper's gene dropout, scale jitter and noise instead.
 
         Parameters
         ----------
@@ -100,16 +99,17 @@ class Views:
         generator
             Decides the views; nothing else does.
         """
-        if self.thins and not self.config.augment_thinned:
+        if self.thins:
             return self.draw(index, generator), self.draw(index, generator)
-        profiles = (self._profiles(index.numpy(), generator) for _ in range(2))
-        if self.raw:
-            first, second = (
-                self._standardised(self._augmented(dense(x), generator), index) for x in profiles
-            )
-        else:  # nought is no value of a gene that is hidden, unless its mean is
-            first, second = (self._augmented(self._standardised(x, index), generator) for x in profiles)
-        return first, second
+        profiles = self._normalised(self.counts[index.numpy()])
+
+        def view() -> Tensor:
+            if self.raw:
+                return self._standardised(self._augmented(dense(profiles), generator), index)
+            # zero masks a gene only where its mean is zero, so values of unknown scale are standardised first
+            return self._augmented(self._standardised(profiles, index), generator)
+
+        return view(), view()
 
     def clean(self, index: Tensor | None = None) -> Tensor:
         """The profiles as measured (n, G), or those at ascending positions: not thinned, standardised, weighted.

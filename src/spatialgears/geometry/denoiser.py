@@ -65,8 +65,8 @@ class DenoiserBlock(nn.Module):
 class Denoiser(nn.Module):
     """F_omega(c_in U; c_noise, H): the raw network inside the EDM preconditioning.
 
-    Beside the scaled noisy input it sees the context H, V_base (in residual mode, whose frame the residual
-    lives in), its own previous estimate (self-conditioning) and the local geometry of the current layout.
+    Beside the scaled noisy input it sees the context H, V_base (the residual is expressed in its frame), its own previous
+    estimate (self-conditioning) and the local geometry of the current layout.
     """
 
     frequencies: Tensor
@@ -79,7 +79,6 @@ class Denoiser(nn.Module):
             "frequencies", torch.pi * 2.0 ** torch.linspace(-2, 4, FREQUENCIES), persistent=False
         )
         self.embed_noise = nn.Sequential(mlp(2 * FREQUENCIES, width, width), nn.SiLU())
-        self.no_context = nn.Parameter(torch.zeros(width)) if config.cfg_dropout else None
         self.project = nn.Linear(sees, width)
         self.blocks = nn.ModuleList(DenoiserBlock(dim, config) for _ in range(config.denoiser_blocks))
         self.norm, self.head = nn.LayerNorm(width), mlp(width, width, dim)
@@ -93,12 +92,8 @@ class Denoiser(nn.Module):
         previous: Tensor | None,
         local: LocalGeometry,
         mask: Tensor | None,
-        keep_context: Tensor | None = None,
     ) -> Tensor:
-        """F (B, n, d), centred; ``noise`` is c_noise (B,), ``keep_context`` (B,) false for blind sets."""
-        if self.no_context is not None:
-            keep = 1.0 if keep_context is None else keep_context[:, None, None].to(context.dtype)
-            context = keep * context + (1 - keep) * self.no_context
+        """F (B, n, d), centred; ``noise`` is c_noise (B,)."""
         seen = [u, base, context, local.angles.to(u.dtype)]
         h = self.project(torch.cat(seen if previous is None else [*seen, previous], dim=-1))
         phase = noise[:, None] * self.frequencies

@@ -1,7 +1,7 @@
 """EDM in four units: preconditioning, noise levels, schedule, Heun (section 3.4; Karras et al. 2022).
 
 Noise levels sigma are (B,) tensors in absolute units; ``sigma_data`` is the scale of the clean signal,
-sigma_data,resid in residual mode.
+sigma_data,resid.
 """
 
 from __future__ import annotations

@@ -127,7 +127,6 @@ class Ensemble(nn.Module):
         steps: int,
         sigma_start: float,
         seeds: Tensor,
-        guidance: float = 1.0,
     ) -> Tensor:
         """V_pred (B, n, d): the mean proposal, refined along ``steps`` Heun steps; 0 returns it as it is."""
         base = self(features, mask)
@@ -139,6 +138,5 @@ class Ensemble(nn.Module):
             steps=steps,
             sigma_start=sigma_start,
             seeds=seeds,
-            guidance=guidance,
             base=base,
         )

@@ -1,4 +1,4 @@
-"""Following geometry on spots the model has not seen: a spatial block of each slide."""
+"""Following geometry on spots the model has not seen."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ Draw = Callable[[Tensor, torch.Generator], Tensor]
 
 MAX_SPOTS = 2048  # held-out spots, and as many others, in the pass that is scored
 MAX_PAIRS = 200_000
-
-
-def hold_out_block(slides: Sequence[np.ndarray], share: float, *, seed: int) -> np.ndarray:
-    """True for the spots held out: on each slide, the ``share`` of spots nearest to a random one."""
-    blocks = []
-    for number, coords in enumerate(slides):
-        centre = coords[numpy_rng(seed, "holdout", number).integers(len(coords))]
-        rank = np.linalg.norm(coords - centre, axis=1).argsort(kind="stable").argsort(kind="stable")
-        blocks.append(rank < round(share * len(coords)))
-    return np.concatenate(blocks)
 
 
 class HeldOutScore:

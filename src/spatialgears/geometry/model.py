@@ -30,7 +30,7 @@ class GeometryModel(nn.Module):
     Attributes
     ----------
     sigma_data
-        Root mean square of the clean signal the denoiser sees, sigma_data,resid in residual mode.
+        sigma_data,resid: root mean square of the residuals the denoiser is trained on.
     """
 
     sigma_data: Tensor
@@ -62,20 +62,17 @@ class GeometryModel(nn.Module):
         mask: Tensor | None = None,
         *,
         previous: Tensor | None = None,
-        keep_context: Tensor | None = None,
         reference: Reference | None = None,
     ) -> Tensor:
         """Psi_omega(U, sigma): the clean estimate (B, n, d) of u (B, n, d) at noise levels sigma (B,)."""
         skip, out, scale_in, noise = precondition(sigma, self.sigma_data)
         skip, out, scale_in = (c[:, None, None] for c in (skip, out, scale_in))
-        if self.config.refiner == "absolute":
-            base = torch.zeros_like(base)
         local = describe(base + (skip * u if previous is None else previous), self.config, mask, reference)
         if self.config.self_conditioning:
             previous = torch.zeros_like(u) if previous is None else previous / self.sigma_data
         else:
             previous = None
-        raw = self.denoiser(scale_in * u, noise, condition, base, previous, local, mask, keep_context)
+        raw = self.denoiser(scale_in * u, noise, condition, base, previous, local, mask)
         return skip * u + out * raw
 
     @torch.no_grad()
@@ -87,7 +84,6 @@ class GeometryModel(nn.Module):
         steps: int,
         sigma_start: float,
         seeds: Tensor,
-        guidance: float = 1.0,
         base: Tensor | None = None,
     ) -> Tensor:
         """V_pred (B, n, d): the generator's proposal, refined along ``steps`` Heun steps.
@@ -103,8 +99,6 @@ class GeometryModel(nn.Module):
         seeds
             One per set, (B,): the noise of a set depends on its seed and its number of points, not on its
             batch.
-        guidance
-            Classifier-free guidance; 1 is none, and all that a model trained without context dropout allows.
         base
             A centred proposal (B, n, d) to refine instead of the generator's own; it is turned to its frame.
         """
@@ -119,25 +113,15 @@ class GeometryModel(nn.Module):
 
         def denoise(u: Tensor, sigma: float) -> Tensor:
             nonlocal previous
-            level, given = u.new_full((len(u),), sigma), previous
-
-            def estimate(keep: Tensor | None) -> Tensor:
-                return self.denoise(
-                    u, level, condition, base, mask, previous=given, keep_context=keep, reference=reference
-                )
-
-            clean = estimate(None)
-            if guidance != 1.0 and self.denoiser.no_context is not None:
-                blind = estimate(torch.zeros(len(u), dtype=torch.bool, device=u.device))
-                clean = blind + guidance * (clean - blind)
+            level = u.new_full((len(u),), sigma)
+            clean = self.denoise(u, level, condition, base, mask, previous=previous, reference=reference)
             previous = clean if self.config.self_conditioning else None
             return clean
 
         scale = float(self.sigma_data)
         sigmas = karras_schedule(steps, sigma_start * scale, self.config.sigma_min * scale)
         noise = set_noise(x.shape[1], self.dim, seeds, mask)
-        clean = heun(denoise, sigma_start * scale * noise, sigmas)
-        return base + clean if self.config.refiner == "residual" else clean
+        return base + heun(denoise, sigma_start * scale * noise, sigmas)
 
 
 def set_noise(n: int, dim: int, seeds: Tensor, mask: Tensor | None = None) -> Tensor:

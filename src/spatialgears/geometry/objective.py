@@ -35,12 +35,11 @@ class Batch(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Levels (B,) in units of sigma_data, epsilon (B, n, d), coins of self-conditioning and guidance."""
+    """Levels (B,) in units of sigma_data, epsilon (B, n, d), and whether this step is self-conditioned."""
 
     level: Tensor
     epsilon: Tensor
     self_condition: bool
-    keep_context: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,12 @@ def draw_noise(
     batch = shape[0] // 2 if pairs else shape[0]
     cap = min(sigma_cap(progress, config.curriculum), config.sigma_max)
     level = noise_levels(batch, config.sigma_min, cap, generator)
-    keep = torch.rand(batch, generator=generator) >= config.cfg_dropout
+    torch.rand(batch, generator=generator)  # unused: keeps the random numbers of earlier versions
     if pairs:
-        level, keep = level.repeat(2), keep.repeat(2)
+        level = level.repeat(2)
     epsilon = torch.randn(shape, generator=generator)
     coin = bool(torch.rand((), generator=generator) < 0.5)
-    return Noise(level, epsilon, config.self_conditioning and coin, keep if config.cfg_dropout else None)
+    return Noise(level, epsilon, config.self_conditioning and coin)
 
 
 class Objective(nn.Module):
@@ -120,14 +119,14 @@ class Objective(nn.Module):
             terms = {} if self.part == "refiner" else _generator_terms(base, truth, batch, config)
             if noise is None:
                 return terms | _overlap_terms(base, truth, batch, config)
-        clean = truth.target - base.detach() if config.refiner == "residual" else truth.target
+        clean = truth.target - base.detach()
         level = noise.level.float()  # the inverse square of sigma is no number of 16 bits
         sigma = level * self._track_scale(clean, mask)
         estimate = self._estimate(
             model.refiner_condition(batch.x, h, mask), base.detach(), clean, sigma, batch, noise
         )
         with torch.autocast(base.device.type, enabled=False):
-            pred = base + estimate if config.refiner == "residual" else estimate
+            pred = base + estimate
             weight = loss_weight(sigma, model.sigma_data)
             terms["score"] = config.score * losses.score_loss(estimate, clean, weight, mask).mean()
             terms |= _geometry_terms(pred, truth, batch, config, noise.level < config.gram_sigma_gate)
@@ -141,12 +140,8 @@ class Objective(nn.Module):
         guess = None
         if noise.self_condition:
             with torch.no_grad():
-                guess = self.model.denoise(
-                    noisy, sigma, condition, base, batch.mask, keep_context=noise.keep_context
-                )
-        return self.model.denoise(
-            noisy, sigma, condition, base, batch.mask, previous=guess, keep_context=noise.keep_context
-        )
+                guess = self.model.denoise(noisy, sigma, condition, base, batch.mask)
+        return self.model.denoise(noisy, sigma, condition, base, batch.mask, previous=guess)
 
     @torch.no_grad()
     def _track_scale(self, clean: Tensor, mask: Tensor | None) -> Tensor:

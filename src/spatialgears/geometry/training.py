@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spatialgears.config import Config
-from spatialgears.geometry.heldout import Draw, HeldOutScore, hold_out_block
+from spatialgears.geometry.heldout import Draw, HeldOutScore
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.objective import Batch, Noise, Objective, Part, draw_noise
 from spatialgears.geometry.state import TrainingState, follow, one_cycle
@@ -51,10 +51,6 @@ class GeometryFit:
         ``refiner``, and ``fold-<i>`` when cross-fitting.
     sigma_data
         sigma_data,resid; 1 without a refiner.
-    heldout
-        Index of the spots that were held out, among all spots.
-    metrics
-        Held-out scores of the weights that were kept.
     folds
         Models that have each not seen some of the spots, when cross-fitting.
     slide_folds
@@ -64,8 +60,6 @@ class GeometryFit:
     members: list[GeometryModel]
     history: dict[str, list[float]]
     sigma_data: float
-    heldout: np.ndarray
-    metrics: dict[str, float]
     folds: TrainedFolds | None = None
     slide_folds: TrainedFolds | None = None
 
@@ -138,35 +132,28 @@ def train_geometry(
     """
     geometry = config.geometry
     slides = [np.asarray(slide, dtype=np.float64) for slide in slides]
-    heldout = hold_out_block(slides, geometry.holdout, seed=seed)
-    score = HeldOutScore(draw, slides, heldout, seed=seed) if heldout.any() else None
     loop = _Loop(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, progress)
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
     crossfitted = slide_folds = None
     fold, count = folds.part, folds.crossfit
     if two_phases:  # what the refiner learns from: spots that a generator has missed, or all
-        kept = [~heldout & (fold == i) for i in range(count)] if count else [~heldout]
-        unseen = [loop.sampler(keep) for keep in kept]
+        unseen = [loop.sampler(fold == i) for i in range(count)] or [loop.sampler()]
     with owned_rng():
         model = loop.new_model(n_features)
         if folds.left_out:
-            slide_folds = loop.without_slides(n_features, ~heldout, folds)
+            slide_folds = loop.without_slides(n_features, folds)
         if count:
-            crossfitted = loop.crossfit(model, n_features, ~heldout, folds)
+            crossfitted = loop.crossfit(model, n_features, folds)
         else:
-            loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler(~heldout)]), score)
+            loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler()]))
         if two_phases:
             minisets = _Minisets(unseen, crossfitted.models if crossfitted else None)
             loop.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
-        metrics = {} if score is None else score(model)
     for one in (model, *(m for some in (crossfitted, slide_folds) if some for m in some.models)):
         one.cpu()  # everything after training is done there
     members = crossfitted.models if crossfitted else [model]
-    heldout_spots = np.flatnonzero(heldout)
-    return GeometryFit(
-        members, loop.history, float(model.sigma_data), heldout_spots, metrics, crossfitted, slide_folds
-    )
+    return GeometryFit(members, loop.history, float(model.sigma_data), crossfitted, slide_folds)
 
 
 @dataclass(frozen=True)
@@ -205,13 +192,13 @@ class _Loop:
         torch.manual_seed(child_seed(self.seed, "geometry", name))
         return GeometryModel(n_features, self.config.supervision.dim, geometry)
 
-    def sampler(self, keep: np.ndarray) -> MinisetSampler:
+    def sampler(self, keep: np.ndarray | None = None) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
-    def crossfit(self, first: GeometryModel, n_features: int, keep: np.ndarray, folds: Folds) -> TrainedFolds:
+    def crossfit(self, first: GeometryModel, n_features: int, folds: Folds) -> TrainedFolds:
         """``first`` and others, each trained without another part of the spots, and followed there."""
         models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, folds.crossfit))]
-        return self._missing("fold", models, folds.part, keep, self._rehearsed() or self._enough())
+        return self._missing("fold", models, folds.part, self._rehearsed() or self._enough())
 
     def _enough(self) -> int:
         """Steps that show every spot ``views`` times, or all."""
@@ -249,23 +236,16 @@ class _Loop:
         shown = self.sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)  # spots, in one step
         return views * len(self.coords) / shown
 
-    def without_slides(self, n_features: int, keep: np.ndarray, folds: Folds) -> TrainedFolds:
+    def without_slides(self, n_features: int, folds: Folds) -> TrainedFolds:
         """Models that have each missed a whole slide, for the self-check and the length of training."""
         models = [self.new_model(n_features, name=f"slide-{i}") for i in range(folds.left_out)]
-        return self._missing("slide", models, folds.slide, keep, self.config.geometry.slide_steps)
+        return self._missing("slide", models, folds.slide, self.config.geometry.slide_steps)
 
-    def _missing(
-        self,
-        name: str,
-        models: list[GeometryModel],
-        fold: np.ndarray,
-        keep: np.ndarray,
-        steps: int,
-    ) -> TrainedFolds:
+    def _missing(self, name: str, models: list[GeometryModel], fold: np.ndarray, steps: int) -> TrainedFolds:
         """Train each model without its fold, and follow it there."""
         for i, model in enumerate(models):
-            score = HeldOutScore(self.draw, self.slides, keep & (fold == i), seed=self.seed)
-            seen = _Minisets([self.sampler(keep & (fold != i))])
+            score = HeldOutScore(self.draw, self.slides, fold == i, seed=self.seed)
+            seen = _Minisets([self.sampler(fold != i)])
             self.run(f"{name}-{i}", "generator", model, steps, seen, score)
         return TrainedFolds(models, fold)
 

@@ -51,7 +51,6 @@ class Network:
             steps=self.steps,
             sigma_start=self.config.sigma_start,
             seeds=seeds,
-            guidance=self.config.guidance,
         )
 
 

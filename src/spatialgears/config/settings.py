@@ -1,7 +1,6 @@
-"""Frozen, validated configuration: one class per stage inside a root :class:`Config`, with three presets.
+"""Frozen, validated configuration: one class per stage inside a root :class:`Config`.
 
-The defaults written in the classes are the ``default`` preset. ``paper`` is the paper's appendix
-("Hyperparameters and Reproducibility"), value for value; ``quick`` trades a little accuracy for time.
+The defaults written in the classes are the ``default`` preset.
 """
 
 from __future__ import annotations
@@ -9,17 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from spatialgears.config.presets import PRESETS
+from spatialgears.config.removed import without_removed
 from spatialgears.errors import ConfigError
 from spatialgears.text import alike
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
-Preset = Literal["quick", "default", "paper"]
 
 
 class _Stage(BaseModel):
@@ -79,7 +79,6 @@ class ExpressionConfig(_Stage):
     embed_dim: Count = 64
     residual: bool = Field(True, description="the MLP is a residual on a weighted SVD of the expression")
     basis_dim: Count = Field(200, description="components of that SVD, which a residual MLP sees")
-    augment_thinned: bool = Field(False, description="add dropout, noise and jitter to thinned views as well")
     view_dropout: Fraction = 0.3
     view_noise: Annotated[float, Field(ge=0, le=10)] = 0.015
     view_jitter: Fraction = 0.25
@@ -144,8 +143,8 @@ class SupervisionConfig(_Stage):
 class GeometryConfig(_Stage):
     """Stage C (sections 3.3 and 3.4): context encoder, generator, residual diffusion refiner."""
 
-    inputs: Literal["expression", "embedding", "both"] = Field(
-        "expression", description="what the context encoder sees: weighted expression, the frozen Z, or both"
+    inputs: Literal["expression", "embedding"] = Field(
+        "expression", description="what the context encoder sees: weighted expression, or the frozen Z"
     )
     input_dropout: Fraction = 0.3
     hidden_dropout: Fraction = 0.4
@@ -158,7 +157,7 @@ class GeometryConfig(_Stage):
     context_blocks: Annotated[int, Field(ge=0, le=32)] = 2
     generator_blocks: Annotated[int, Field(ge=0, le=32)] = 2
     # refiner
-    refiner: Literal["residual", "absolute", "none"] = "residual"
+    refiner: Literal["residual", "none"] = "residual"
     denoiser_blocks: Annotated[int, Field(ge=1, le=32)] = 2
     self_conditioning: bool = True
     distance_bins: Annotated[int, Field(ge=0, le=256)] = 24
@@ -173,7 +172,6 @@ class GeometryConfig(_Stage):
     curriculum: tuple[Annotated[float, Field(gt=0)], ...] = Field(
         (1.0, 3.0, 5.0), min_length=1, description="sigma_cap of each stage, in units of sigma_data,resid"
     )
-    cfg_dropout: Fraction = Field(0.0, description="share of sets trained without context, for guidance")
     # loss weights
     score: Weight = 1.0
     gram: Weight = 1.0
@@ -236,10 +234,6 @@ class GeometryConfig(_Stage):
     warmup: Fraction = 0.1
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
-    holdout: Annotated[float, Field(ge=0, le=0.5)] = Field(
-        0.0,
-        description="share of each slide, a spatial block, held out to keep the best of a model that is not cross-fitted",
-    )
     eval_every: Count = Field(50, description="steps between looks at held-out spots, and checkpoints")
 
     @model_validator(mode="after")
@@ -248,8 +242,6 @@ class GeometryConfig(_Stage):
             raise ValueError(f"heads must divide width = {self.width}, found {self.heads}")
         if self.crossfit and self.refiner != "none" and not self.refiner_steps:
             raise ValueError("crossfit needs refiner_steps > 0 or refiner = none, found joint training")
-        if self.crossfit and self.holdout:
-            raise ValueError("holdout needs crossfit = 0: cross-fitted models hold out spots of their own")
         return self
 
     @property
@@ -291,9 +283,6 @@ class AssemblyConfig(_Stage):
     steps: Annotated[int, Field(ge=0, le=10_000)] = Field(6, description="Heun steps of the refiner; 0: none")
     sigma_start: Annotated[float, Field(gt=0, le=100)] = Field(
         1.0, description="in units of sigma_data,resid"
-    )
-    guidance: Annotated[float, Field(ge=0, le=20)] = Field(
-        1.0, description="classifier-free guidance; 1: none"
     )
     samples: Annotated[int, Field(ge=0, le=1000)] = Field(
         4,
@@ -407,16 +396,18 @@ class Config(_Stage):
         >>> sg.Config.preset("quick").geometry.crossfit
         1
         """
-        if name not in get_args(Preset):
-            raise ConfigError(
-                f"No preset is called {name!r}; there are {', '.join(get_args(Preset))}.",
-                "Choose one of these.",
-            )
-        return cls.from_dict(_PRESETS[name])
+        for known, changes in PRESETS.items():
+            if name == known:
+                return cls.from_dict(changes)
+        raise ConfigError(
+            f"No preset is called {name!r}; there are {', '.join(PRESETS)}.", "Choose one of these."
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
         """Build and validate a configuration; a :class:`ConfigError` names each field that is wrong.
+
+        Keys of earlier versions are accepted if they hold the value that is fixed now, and refused by name otherwise.
 
         Parameters
         ----------
@@ -435,7 +426,7 @@ class Config(_Stage):
         200
         """
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(without_removed(values))
         except ValidationError as error:
             raise _explain(error) from None
 
@@ -605,144 +596,3 @@ def _allowed(location: tuple[int | str, ...]) -> str:
         if getattr(rule, name, None) is not None
     ]
     return f" (allowed: {' and '.join(bounds)})" if bounds else ""
-
-
-_PRESETS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "quick": {
-        "geometry": {
-            "steps": 500,
-            "lr": 3e-3,
-            "input_dropout": 0.2,
-            "hidden_dropout": 0.3,
-            "crossfit": 1,
-            "slide_steps": 0,
-            "slide_batch": 8,
-            "views": 0,
-            "refiner_steps": 50,
-        }
-    },
-    # The appendix, "Hyperparameters and Reproducibility", value for value. Where the paper is silent (miniset sizes,
-    # tau_spatial, weights of the generator's and overlap losses, sigma range) the values are ours, marked "silent".
-    "paper": {
-        "seed": 42,  # Environment
-        "precision": "32-true",  # the paper's fp16 needs a GPU: pass --set precision=16-mixed there
-        "expression": {  # Shared Encoder (Stage A)
-            "n_genes": 10_000_000,  # section 2: all G shared genes
-            "gene_weights": "none",
-            "gene_agreement": False,
-            "signal": "none",
-            "pull": 0.0,
-            "min_detection": 0.0,
-            "target_sum": 1e4,  # silent
-            "standardise": False,
-            "thinning": False,
-            "embedding": "encoder",
-            "encoder_genes": 10_000_000,
-            "hidden": (512, 256),
-            "embed_dim": 128,
-            "residual": False,
-            "view_dropout": 0.3,
-            "view_noise": 0.015,
-            "view_jitter": 0.25,
-            "lambda_inv": 25.0,
-            "lambda_var": 25.0,
-            "lambda_cov": 1.0,
-            "anchor": 0.0,
-            "gamma": 1.0,
-            "adversary": 1.0,  # silent
-            "slide_adversary": 50.0,
-            "discriminator_hidden": 512,
-            "discriminator_dropout": 0.1,
-            "grl_max": 1.0,
-            "grl_warmup_epochs": 50,
-            "grl_ramp_epochs": 200,
-            "mmd": 20.0,
-            "coral": 1.0,
-            "local_alignment": 4.0,
-            "epochs": 2000,
-            "max_steps": 10_000_000,
-            "lr": 1e-4,
-            "batch_size": 32,
-            "probe_k": 20,
-            "probe_margin": 0.08,
-        },
-        "supervision": {
-            "n_min": 96,
-            "n_max": 384,
-            "overlap": 0.5,
-            "min_overlap": 20,
-            "dim": 32,
-        },  # n, tau: silent
-        "geometry": {  # Geometry Model (Stage C)
-            "inputs": "embedding",
-            "input_dropout": 0.0,
-            "hidden_dropout": 0.0,
-            "hidden": 0,  # section 3.4: "a linear projection followed by stacked ISAB layers"
-            "width": 256,
-            "heads": 4,
-            "inducing": 128,
-            "context_blocks": 3,
-            "generator_blocks": 4,
-            "refiner": "residual",
-            "denoiser_blocks": 4,
-            "self_conditioning": True,
-            "distance_bins": 24,
-            "angle_bins": 8,
-            "knn": 15,
-            "landmarks": 16,
-            "reference": 384,  # silent: the largest miniset
-            "gram": 1.0,
-            "gram_scale": 0.5,
-            "nca": 1.0,
-            "nca_temperature": 0.5,
-            "local_scale": 1.0,  # silent
-            "gen_align": 1.0,  # silent
-            "gen_gram": 1.0,  # silent
-            "gen_scale": 0.5,  # silent
-            "gen_nca": 0.0,
-            "overlap_shape": 1.0,  # silent
-            "overlap_scale": 0.5,  # silent
-            "overlap_kl": 0.5,  # silent
-            "overlap_sigma_gate": 1.0,
-            "refiner_steps": 0,  # section 3.4: joint training
-            "steps": 42_300,  # 300 epochs x ceil(4,500 paired minisets / 32); the curriculum's "minimum 200 epochs
-            # per stage" asks for 600, twice the stated 300: the three stages share the 300 epochs equally here
-            "batch_size": 32,
-            "slide_batch": 32,
-            "lr": 1e-4,
-            "weight_decay": 0.01,  # silent: AdamW's own
-            "ema": 0.0,
-            "holdout": 0.0,
-            "crossfit": 0,
-            "nearest": False,
-            "slide_steps": 0,
-        },
-        "assembly": {  # Patchwise Inference
-            "mode": "patches",
-            "patch_context": "local",
-            "graph_k": 50,
-            "jaccard": 0.2,
-            "patch_size": 1024,  # table 3
-            "coverage": 10.0,  # "10 walks per cell"
-            "patch_overlap": 0.7,
-            "min_overlap": 25,
-            "steps": 600,
-            "start": "isomap",
-            "planar": False,  # step 4: distances between rows of V_pred
-            "sigma_start": 3.0,
-            "samples": 0,
-            "spacing": 0.0,
-            "edge_k": 10,  # silent: "a chosen edge set"
-            "edge_long": 16,  # silent
-            "min_support": 2,
-            "spread_max": 0.5,
-            "landmarks": 128,
-            "untangle": False,
-            "solve_steps": 1000,
-            "huber_delta": 0.1,
-            "anchor": 0.1,
-            "solve_lr": 1e-2,
-        },
-    },
-}
