@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import importlib
 import json
 
 import pytest
 from pydantic import ValidationError
 
 from spatialgears.config import Config
-from spatialgears.config.removed import FIXED, REMOVED_VALUES
+from spatialgears.config.removed import FIXED, FIXED_FOR_PATCHES, REMOVED_VALUES
 from spatialgears.errors import ConfigError
 
 PRESETS = ["quick", "default", "paper"]
@@ -64,24 +65,28 @@ APPENDIX = {
         "steps": 300 * 141,
     },
     "assembly": {
-        "graph_k": 50,
-        "jaccard": 0.2,
         "coverage": 10,
-        "patch_overlap": 0.7,
-        "min_overlap": 25,
         "steps": 600,
         "sigma_start": 3,
-        "min_support": 2,
-        "spread_max": 0.5,
-        "landmarks": 128,
         "solve_steps": 1000,
-        "huber_delta": 0.1,
-        "anchor": 0.1,
-        "solve_lr": 1e-2,
         "mode": "patches",
-        "patch_context": "local",
     },
 }
+
+
+#: The same for what all presets share: constants beside the code they govern.
+CONSTANTS = {
+    "assembly.graph": {"NEIGHBORS": 50, "JACCARD": 0.2},
+    "assembly.patches": {"OVERLAP": 0.7, "MIN_SHARED": 25, "MIN_SUPPORT": 2},
+    "assembly.stitch": {"MAX_SPREAD": 0.5},
+    "assembly.solve": {"LANDMARKS": 128, "DELTA": 0.1, "ANCHOR": 0.1, "RATE": 1e-2},
+}
+
+
+@pytest.mark.parametrize("module", CONSTANTS)
+def test_constants_are_the_appendix(module):
+    found = vars(importlib.import_module(f"spatialgears.{module}"))
+    assert {key: found[key] for key in CONSTANTS[module]} == CONSTANTS[module]
 
 
 @pytest.mark.parametrize("stage", APPENDIX)
@@ -148,8 +153,8 @@ def test_wrong_values_are_refused_by_name_range_and_value(assignment, words):
 
 def test_all_wrong_values_are_told_at_once():
     with pytest.raises(ConfigError) as error:
-        Config().with_values(["geometry.width=1", "assembly.landmarks=1"])
-    assert "geometry.width" in str(error.value) and "assembly.landmarks" in str(error.value)
+        Config().with_values(["geometry.width=1", "assembly.coverage=0"])
+    assert "geometry.width" in str(error.value) and "assembly.coverage" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +234,15 @@ def test_a_removed_key_is_accepted_with_its_fixed_value_and_refused_by_name_with
     assert Config().with_values({key: FIXED[key]}) == Config()
     with pytest.raises(ConfigError, match=rf"{key} = 'other': this key was removed; it is fixed at"):
         Config().with_values({key: "other"})
+
+
+@pytest.mark.parametrize("key", FIXED_FOR_PATCHES)
+def test_keys_of_the_mixed_patches_matter_to_patches_alone(key):
+    patches = Config().with_values({"assembly.mode": "patches"})
+    assert Config().with_values({key: "other"}) == Config()
+    assert patches.with_values({key: FIXED_FOR_PATCHES[key]}) == patches
+    with pytest.raises(ConfigError, match=rf"{key} = 'other': this key was removed; it is fixed at"):
+        patches.with_values({key: "other"})
 
 
 @pytest.mark.parametrize(("key", "value"), REMOVED_VALUES)

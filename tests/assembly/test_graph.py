@@ -45,7 +45,7 @@ def test_locality_graph_is_the_slow_transcription():
     for i in alone:
         j = nearest(points, 1)[0][i, 0]
         expected[i, j] = expected[j, i] = 1
-    found = locality_graph(points, k, threshold)
+    found = locality_graph(points, k=k, jaccard=threshold)
     assert np.array_equal(found.adjacency.toarray(), expected)
     assert found.isolated == len(alone) and 0 < len(alone) < 80
 
@@ -53,22 +53,22 @@ def test_locality_graph_is_the_slow_transcription():
 def test_blocks_of_rows_do_not_change_the_graph(monkeypatch):
     rng = np.random.default_rng(2)
     points = rng.normal(size=(100, 3))
-    whole = locality_graph(points, 8, 0.1).adjacency
+    whole = locality_graph(points, k=8, jaccard=0.1).adjacency
     monkeypatch.setattr(graph, "_ROWS", 7)
-    assert (locality_graph(points, 8, 0.1).adjacency != whole).nnz == 0
+    assert (locality_graph(points, k=8, jaccard=0.1).adjacency != whole).nnz == 0
 
 
 def test_parts_stay_apart_and_every_cell_has_an_edge():
     rng = np.random.default_rng(3)
     points = np.vstack([rng.normal(size=(50, 4)), 100 + rng.normal(size=(50, 4)), [[1000.0] * 4]])
-    found = locality_graph(points, 10, 0.2)
+    found = locality_graph(points, k=10, jaccard=0.2)
     assert connected_components(found.adjacency)[0] >= 2
     assert found.isolated >= 1 and (found.adjacency.sum(1) > 0).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_few_points(n):
-    assert locality_graph(np.random.default_rng(0).normal(size=(n, 3)), 50, 0.2).adjacency.shape == (n, n)
+    assert locality_graph(np.random.default_rng(0).normal(size=(n, 3))).adjacency.shape == (n, n)
 
 
 @pytest.mark.slow

@@ -5,18 +5,14 @@ import pytest
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from spatialgears.assembly import patches as module
 from spatialgears.assembly.graph import locality_graph
 from spatialgears.assembly.patches import Patches, _bridges, first_distinct, overlaps, sample_patches, walk
-from spatialgears.config import AssemblyConfig
 
 
-def make(points: np.ndarray, *, seed: int = 0, **options: object) -> Patches:
-    graph = locality_graph(points, 12, 0.1).adjacency
-    return sample_patches(
-        graph,
-        AssemblyConfig(**{"patch_size": 40, "min_overlap": 6, "global_fraction": 0.5, **options}),
-        seed=seed,
-    )
+def make(points: np.ndarray, *, seed: int = 0, size: int = 40, coverage: float = 6) -> Patches:
+    graph = locality_graph(points, k=12, jaccard=0.1).adjacency
+    return sample_patches(graph, size, coverage=coverage, seed=seed)
 
 
 def is_connected_cover(patches: Patches, least: int) -> bool:
@@ -25,23 +21,13 @@ def is_connected_cover(patches: Patches, least: int) -> bool:
     return bool(parts == 1 and (patches.coverage > 0).all())
 
 
-CONTEXTS = [
-    {"patch_context": "local"},
-    {"patch_context": "mixed", "anchor_fraction": 0.5},
-    {"patch_context": "mixed", "anchor_fraction": 0.0},
-    {"patch_context": "mixed", "anchor_fraction": 1.0},
-    {"patch_context": "mixed", "global_fraction": 1.0},
-    {"patch_context": "local", "coverage": 1.0},
-]
-
-
-@pytest.mark.parametrize("options", CONTEXTS, ids=str)
-def test_patches_are_a_connected_cover_of_different_cells(options):
+@pytest.mark.parametrize("coverage", [1, 6])
+def test_patches_are_a_connected_cover_of_different_cells(coverage):
     rng = np.random.default_rng(0)
     islands = [rng.normal(size=(90, 3)) + offset for offset in (0, 50, 100)] + [rng.normal(size=(7, 3)) * 1e3]
-    patches = make(np.vstack(islands), **options)
+    patches = make(np.vstack(islands), coverage=coverage)
     assert patches.cells.shape[1] == 40 and (np.diff(patches.cells) > 0).all()
-    assert is_connected_cover(patches, 6)
+    assert is_connected_cover(patches, 20)  # half a patch
     assert (patches.coverage >= 2).all()  # as many as an edge needs to be supported
     assert len(np.unique(patches.seeds)) == len(patches.cells) and (patches.seeds >= 0).all()
 
@@ -50,16 +36,15 @@ def test_patches_are_a_connected_cover_of_different_cells(options):
 def test_every_cell_is_in_as_many_patches_as_an_edge_needs(seed):
     """Cells that lack two patches must not get both in one walk."""
     points = np.random.default_rng(seed).normal(size=(1500, 8))
-    patches = make(points, seed=seed, patch_context="local", patch_size=500, coverage=2.5)
+    patches = make(points, seed=seed, size=500, coverage=2.5)
     assert patches.coverage.min() >= 2
 
 
-def test_local_patches_keep_to_their_island():
+def test_patches_keep_to_their_island():
     rng = np.random.default_rng(1)
     points = np.vstack([rng.normal(size=(120, 3)), 1000 + rng.normal(size=(120, 3))])
-    share = (make(points, patch_context="local").cells < 120).mean(1)
+    share = (make(points).cells < 120).mean(1)
     assert np.isin(share, (0, 1)).mean() > 0.8
-    assert not np.isin((make(points, patch_context="mixed").cells < 120).mean(1), (0, 1)).any()
 
 
 def test_bridges_join_what_shares_too_little_and_nothing_else():
@@ -74,25 +59,19 @@ def test_bridges_join_what_shares_too_little_and_nothing_else():
     assert len(_bridges(rows[:2], 30, least=3)) == 0 and len(_bridges(rows[:1], 30, least=3)) == 0
 
 
-def test_anchors_are_in_every_patch_and_fractions_hold():
-    patches = make(np.random.default_rng(2).normal(size=(400, 3)), global_fraction=0.5, anchor_fraction=0.5)
-    assert len(patches.anchors) == 10
-    assert all(np.isin(patches.anchors, row).all() for row in patches.cells)
-    assert abs(patches.coverage.mean() - 6) < 0.6
-
-
-def test_twins_share_walks():
+def test_twins_share_walks(monkeypatch):
     points = np.random.default_rng(3).normal(size=(600, 2))
     shared = {}
     for overlap in (0.0, 0.9):
-        patches = make(points, patch_context="local", patch_overlap=overlap, coverage=4)
+        monkeypatch.setattr(module, "OVERLAP", overlap)
+        patches = make(points, coverage=4)
         between = overlaps(patches.cells, 600)
         shared[overlap] = np.mean([between[i, i + 1] for i in range(0, 58, 2)])
     assert shared[0.9] >= 0.9 * 40 and shared[0.0] < 0.75 * 40
 
 
 def test_walks_follow_edges_and_do_not_depend_on_company():
-    graph = locality_graph(np.random.default_rng(4).normal(size=(200, 2)), 8, 0.0).adjacency
+    graph = locality_graph(np.random.default_rng(4).normal(size=(200, 2)), k=8, jaccard=0.0).adjacency
     starts, ids = np.arange(0, 120).reshape(30, 4), np.arange(30)
     visits = walk(graph, starts, 9, seed=7, ids=ids).reshape(30, 10, 4)  # (walk, step, walker)
     assert np.array_equal(visits[:, 0], starts)

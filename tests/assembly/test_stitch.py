@@ -8,9 +8,6 @@ from hypothesis import strategies as st
 from spatialgears.assembly import stitch as module
 from spatialgears.assembly.measure import Measurements
 from spatialgears.assembly.stitch import disagreement, reliability, stitch, weighted_median
-from spatialgears.config import AssemblyConfig
-
-CONFIG = AssemblyConfig(min_support=2, spread_max=0.5)
 
 
 def seen(rows: list[tuple[int, int, int, float]], *, n_cells: int, n_patches: int) -> Measurements:
@@ -97,14 +94,15 @@ def test_reliability_falls_with_disagreement_and_is_one_alone():
     assert reliability(disagreement(random_measurements(n_patches=1)), 0.0).tolist() == [1.0]
 
 
-def test_outlier_patch_moves_the_stitched_distances_less_with_reliability():
+def test_outlier_patch_moves_the_stitched_distances_less_with_reliability(monkeypatch):
     m = random_measurements(6, bad=1, noise=0.02, share=0.35)
     true = 1 + (np.divmod(m.pair, 12)[0] * 7 + m.pair % 12) % 5
     truth = dict(zip(m.pair.tolist(), true.tolist(), strict=True))
-    loose = CONFIG.model_copy(update={"spread_max": 1e6, "min_support": 1})
+    monkeypatch.setattr(module, "MAX_SPREAD", 1e6)
+    monkeypatch.setattr(module, "MIN_SUPPORT", 1)
     wrong = {}
     for weighted in (True, False):
-        found = stitch(m, loose.model_copy(update={"reliability": weighted}))
+        found = stitch(m, weighted=weighted)
         expected = [truth[int(i * 12 + j)] for i, j in zip(found.first, found.second, strict=True)]
         wrong[weighted] = np.mean(np.abs(np.log(found.distance) - np.log(expected)))
         assert (found.reliability == 1).all() != weighted
@@ -119,7 +117,7 @@ def test_support_and_spread_filter_edges():
     rows = [row for row in complete(n=12) if row[:2] not in ((0, 1), (0, 2))]
     rows += [(0, 1, 0, 1.0)]  # one measurement
     rows += [(0, 2, 0, 1.0), (0, 2, 1, 4.0), (0, 2, 2, 9.0)]  # three that disagree
-    found = stitch(seen(rows, n_cells=12, n_patches=3), CONFIG.model_copy(update={"reliability": False}))
+    found = stitch(seen(rows, n_cells=12, n_patches=3), weighted=False)
     kept = set(zip(found.first.tolist(), found.second.tolist(), strict=True))
     assert (0, 1) not in kept and (0, 2) not in kept and len(kept) == 64
     assert found.dropped == 2 and found.rejoined == 0 and (found.support == 3).all()
@@ -128,19 +126,19 @@ def test_support_and_spread_filter_edges():
 def test_confidence_grows_with_support_and_falls_with_spread():
     rows = complete(n_patches=2) + [(0, 1, p, 1.0) for p in (2, 3, 4)]
     rows = [row for row in rows if row[:2] != (2, 3)] + [(2, 3, 0, 1.0), (2, 3, 1, 1.4)]
-    found = stitch(seen(rows, n_cells=10, n_patches=5), CONFIG.model_copy(update={"reliability": False}))
+    found = stitch(seen(rows, n_cells=10, n_patches=5), weighted=False)
     weight = {(i, j): w for i, j, w in zip(found.first, found.second, found.weight, strict=True)}
     assert weight[0, 1] > weight[0, 2] > weight[2, 3] > 0 and max(weight.values()) < 1
 
 
 def test_cells_with_few_edges_keep_unsupported_ones_and_parts_are_joined():
     rows = [*complete(), (3, 10, 0, 2.0), (4, 10, 0, 2.0)]
-    found = stitch(seen(rows, n_cells=11, n_patches=3), CONFIG)
+    found = stitch(seen(rows, n_cells=11, n_patches=3))
     assert found.rejoined == 2 and 10 in found.second
 
 
 def test_one_place_and_zero_distances_are_finite():
-    found = stitch(seen(complete(0.0), n_cells=10, n_patches=3), CONFIG)
+    found = stitch(seen(complete(0.0), n_cells=10, n_patches=3))
     assert np.isfinite(found.distance).all() and np.isfinite(found.weight).all() and found.disagreement == 0
 
 
@@ -149,4 +147,4 @@ def test_stitching_takes_no_notice_of_patch_names(field):
     m = random_measurements(bad=3)
     order = np.lexsort((5 - m.patch, m.pair))
     renamed = Measurements(m.pair[order], 5 - m.patch[order], m.distance[order], 12, 6)
-    assert np.allclose(getattr(stitch(m, CONFIG), field), getattr(stitch(renamed, CONFIG), field))
+    assert np.allclose(getattr(stitch(m), field), getattr(stitch(renamed), field))

@@ -9,7 +9,7 @@ from spatialgears.bench.tables import plain_table
 from spatialgears.config import AssemblyConfig
 from spatialgears.geometry.features import Features
 
-CONFIG = AssemblyConfig(graph_k=15, jaccard=0.1, min_overlap=8, solve_steps=50)
+CONFIG = AssemblyConfig(solve_steps=300)
 
 
 def noisy(features: Features, mask: Tensor, seeds: Tensor) -> Tensor:

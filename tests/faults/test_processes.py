@@ -84,7 +84,7 @@ def test_two_processes_place_cells_as_one_does_bit_for_bit(small_model, small_fi
     placed = []
     for devices in (1, 2):
         out = tmp_path / f"{devices}.h5ad"
-        settings = ["assembly.mode=patches", "assembly.patch_size=32", "assembly.core_cells=100"]
+        settings = ["assembly.memory_gb=0.002", "assembly.patch_size=32", "assembly.core_cells=100"]
         sets = [part for value in settings for part in ("--set", value)]
         told = ended(gears("reconstruct", "-m", tmp_path / "model", "--sc", small_files / "sc.h5ad", "-o", out, *sets,
                            "--devices", devices))  # fmt: skip

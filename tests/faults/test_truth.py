@@ -36,7 +36,7 @@ def configured(small_model):
     return change
 
 
-PATCHES = {"mode": "patches", "patch_size": 48, "coverage": 3.0, "graph_k": 10, "min_overlap": 8}
+PATCHES = {"mode": "patches", "patch_size": 48, "coverage": 3.0}
 
 
 @pytest.mark.parametrize("assembly", [{}, PATCHES], ids=["one-shot", "patches"])
@@ -47,12 +47,12 @@ def test_threads_do_not_change_a_bit(configured, small_tissue, assembly):
     assert same(one, two) and same(one, five) and len(one.samples) == 2
 
 
-def test_batch_sizes_do_not_change_places(configured, small_tissue):
+def test_batch_sizes_do_not_change_places(configured, small_tissue, monkeypatch):
     """Best guess and radii to the bit; samples, which go through the refiner, to 1e-4 of the tissue's radius."""
-    results = [
-        configured(assembly=PATCHES | {"patch_batch": size}).reconstruct(small_tissue.cells)
-        for size in (1, 3, 16)
-    ]
+    results = []
+    for size in (1, 3, 16):
+        monkeypatch.setattr("spatialgears.assembly.measure.BATCH", size)
+        results.append(configured(assembly=PATCHES).reconstruct(small_tissue.cells))
     assert results[0].diagnostics["mode"] == "patches"
     for other in results[1:]:
         for name in ("coords", "radius50", "radius90", "outside"):

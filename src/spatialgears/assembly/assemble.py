@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spatialgears.assembly.canonical import canonical, principal_plane
-from spatialgears.assembly.extend import Parts, extend
-from spatialgears.assembly.frame import lay_patches, median_places
+from spatialgears.assembly.extend import extend
 from spatialgears.assembly.graph import locality_graph
 from spatialgears.assembly.hashing import shuffled
-from spatialgears.assembly.measure import Geometry, geometries, measure, planes
+from spatialgears.assembly.measure import Geometry, geometries, measure
 from spatialgears.assembly.patches import sample_patches
 from spatialgears.assembly.solve import huber_solve, landmark_isomap
 from spatialgears.assembly.stitch import stitch
@@ -25,7 +24,7 @@ from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.runtime.progress import Clock, Progress, silent
 from spatialgears.runtime.seeds import child_seed
 
-#: Which way was taken: one pass, one over a core and the others in parts, or stitched patches.
+#: How cells were placed: in one pass, a core in one pass and the others in parts, or through stitched patches.
 Mode = Literal["one-shot", "parts", "patches"]
 
 _LOCALITY_DIM = 32
@@ -35,14 +34,14 @@ _BYTES_PER_VALUE, WORKING_VALUES = 4, 4096
 
 @dataclass(frozen=True)
 class Assembly:
-    """Places of all cells and how they came about.
+    """Coordinates of all cells and how they were found.
 
     Attributes
     ----------
     coords
         (N, 2) single precision, canonical pose, in units of the training slides' RMS radius.
     mode
-        Which way was taken.
+        How the cells were placed.
     status
         What happened, in words.
     diagnostics
@@ -76,54 +75,46 @@ def assemble(
     geometry
         The network, see :data:`~spatialgears.assembly.measure.Geometry`.
     config
-        ``mode="auto"`` takes one pass when it fits in ``memory_gb``; beyond that, one over a core of the cells, and
-        the others in large parts beside some of the core.
+        ``mode="auto"`` takes one pass if it fits in ``memory_gb``. Otherwise a core of the cells goes through the network
+        in one pass, and the other cells in large parts beside some of the core. ``mode="patches"`` is the paper's way.
     locality
         (N, h) the space of the locality graph; by default the leading principal components of the features.
     seed
-        Decides anchors, walks, long edges and the noise of every patch.
+        Decides the core, walks, long edges and the noise of every patch.
     progress
         Called along the way.
 
     Notes
     -----
-    Linear in N: what does not fit in one pass is laid on a core of at most ``core_cells`` cells (not so the paper's
-    local patches, which are all stitched).
+    Linear in N: what does not fit in one pass is laid on a core of at most ``core_cells`` cells. Patches are all
+    stitched, whatever their number.
     """
     n_cells = len(features)
     if n_cells == 0:
         raise InputError("There are no cells to place.", "Check the filters that were applied to the cells.")
     clock = _Clock(geometry)
     room = cells_in_one_pass(features.width, config)
-    everyone = np.arange(n_cells)
     if (
         config.mode == "one-shot"
         or (config.mode == "auto" and n_cells <= room)
         or n_cells <= config.patch_size
     ):
-        coords, diagnostics, notes = _one_pass(features, clock, everyone, seed=seed)
+        coords, diagnostics, notes = _one_pass(features, clock, np.arange(n_cells), seed=seed)
         if config.mode == "patches":
             notes.append("They fit in one patch, so there was nothing to stitch.")
         return _finish(coords, "one-shot", clock, diagnostics=diagnostics, notes=notes)
-    at_once = config.mode == "auto" and room >= config.patch_size
-    size = min(config.core_cells, room) if at_once else config.core_cells
-    core = everyone
-    if n_cells > size and (at_once or config.patch_context == "mixed"):
-        core = np.sort(shuffled(child_seed(seed, "core cells"), n_cells)[:size])
-    if at_once:
-        coords, diagnostics, notes = _one_pass(features, clock, core, seed=seed)
-    else:
+    if config.mode == "patches":
         coords, diagnostics, notes = _patches(
-            features, clock, config, cells=core, locality=locality, seed=seed, progress=progress
+            features, clock, config, locality=locality, seed=seed, progress=progress
         )
-    if len(core) < n_cells:
-        ways = Parts.large(len(core)) if at_once else Parts.patches(config, len(core))
-        with clock("extend"):
-            coords = extend(
-                features, clock.network, core, coords=coords, ways=ways, seed=seed, progress=progress
-            )
-        notes.append(f"{n_cells - len(core):,} further cells were laid on a core of {len(core):,}.")
-    return _finish(coords, "parts" if at_once else "patches", clock, diagnostics=diagnostics, notes=notes)
+        return _finish(coords, "patches", clock, diagnostics=diagnostics, notes=notes)
+    size = min(config.core_cells, max(room, config.patch_size))
+    core = np.sort(shuffled(child_seed(seed, "core cells"), n_cells)[:size])
+    coords, diagnostics, notes = _one_pass(features, clock, core, seed=seed)
+    with clock("extend"):
+        coords = extend(features, clock.network, core, coords=coords, seed=seed, progress=progress)
+    notes.append(f"{n_cells - len(core):,} further cells were laid on a core of {len(core):,}.")
+    return _finish(coords, "parts", clock, diagnostics=diagnostics, notes=notes)
 
 
 def pass_bytes(width: int) -> float:
@@ -139,10 +130,10 @@ def cells_in_one_pass(width: int, config: AssemblyConfig) -> int:
 def _one_pass(
     features: FeatureRows, clock: _Clock, cells: NDArray[np.int64], *, seed: int
 ) -> tuple[NDArray[np.float64], dict[str, Any], list[str]]:
-    """All of the given cells through the network as one set: places, diagnostics and notes."""
+    """The given cells through the network as one set: coordinates, diagnostics and notes."""
     seeds = np.array([child_seed(seed, "one-shot")])
     with clock("plane"):
-        points = geometries(features, clock.network, cells[None], seeds=seeds, batch=1)[0]
+        points = geometries(features, clock.network, cells[None], seeds=seeds)[0]
         coords, share = principal_plane(points)
     who = f"All {len(cells):,}" if len(cells) == len(features) else f"{len(cells):,}"
     return coords, {"planar_share": share}, [f"{who} cells were placed in one pass."]
@@ -153,44 +144,27 @@ def _patches(
     clock: _Clock,
     config: AssemblyConfig,
     *,
-    cells: NDArray[np.int64],
     locality: NDArray[Any] | None,
     seed: int,
     progress: Progress,
 ) -> tuple[NDArray[np.float64], dict[str, Any], list[str]]:
-    """Steps 1 to 7 for some of the cells: places, diagnostics and notes."""
-    whole = len(cells) == len(features)
-    some: FeatureRows = features if whole else features[cells]
+    """Steps 1 to 7: coordinates, diagnostics and notes."""
     with clock("graph"):
-        space = _leading(some) if locality is None else np.asarray(locality if whole else locality[cells])
-        graph = locality_graph(space, config.graph_k, config.jaccard, seed=child_seed(seed, "graph"))
+        space = _leading(features) if locality is None else locality
+        graph = locality_graph(space, seed=child_seed(seed, "graph"))
     with clock("patches"):
-        patches = sample_patches(graph.adjacency, config, seed=child_seed(seed, "patches"))
-    with clock("measure"):
-        points: NDArray[Any] = geometries(
-            some,
-            clock.network,
-            patches.cells,
-            seeds=patches.seeds,
-            batch=config.patch_batch,
-            progress=progress,
+        patches = sample_patches(
+            graph.adjacency, config.patch_size, coverage=config.coverage, seed=child_seed(seed, "patches")
         )
-        anchored = config.start == "anchors" and len(patches.anchors) > 2
-        if anchored:
-            points = lay_patches(points, patches)
-        elif config.planar:
-            points = planes(points)
-        far = child_seed(seed, "long edges")
-        measured = measure(points, patches, near=config.edge_k, far=config.edge_long, seed=far)
+    with clock("measure"):
+        points = geometries(features, clock.network, patches.cells, seeds=patches.seeds, progress=progress)
+        measured = measure(points, patches, seed=child_seed(seed, "long edges"))
     with clock("stitch"):
-        distances = stitch(measured, config)
+        distances = stitch(measured, weighted=config.reliability)
     with clock("start"):
-        if anchored:
-            start = median_places(points, patches, distances.reliability)
-        else:
-            start = landmark_isomap(distances, config.landmarks, seed=child_seed(seed, "landmarks"))
+        start = landmark_isomap(distances, seed=child_seed(seed, "landmarks"))
     with clock("solve"):
-        layout = huber_solve(distances, start, config, progress=progress)
+        layout = huber_solve(distances, start, steps=config.solve_steps, progress=progress)
     diagnostics = {
         "patches": len(patches.cells),
         "coverage": float(patches.coverage.mean()),
@@ -209,7 +183,7 @@ def _patches(
         "residual_median": layout.residual_median,
         "residual_max": layout.residual_max,
     }
-    return layout.coords, diagnostics, _words(diagnostics, patches.cells.shape[1], len(cells))
+    return layout.coords, diagnostics, _words(diagnostics, patches.cells.shape[1], len(features))
 
 
 def _words(values: dict[str, Any], size: int, n_cells: int) -> list[str]:
@@ -221,7 +195,7 @@ def _words(values: dict[str, Any], size: int, n_cells: int) -> list[str]:
     if values["isolated"]:
         notes.append(
             f"{values['isolated']:,} cells have no robust neighbour in expression; "
-            "each was tied to its nearest."
+            "each was joined to its nearest cell."
         )
     if values["bridges"]:
         notes.append(
@@ -229,8 +203,8 @@ def _words(values: dict[str, Any], size: int, n_cells: int) -> list[str]:
         )
     if values["edges_rejoined"]:
         notes.append(
-            f"{values['edges_rejoined']:,} distances of little support were kept, since nothing else joined "
-            "their cells; raise the coverage if that is many."
+            f"{values['edges_rejoined']:,} distances with little support were kept, because nothing else joined "
+            "their cells; raise assembly.coverage if these are many."
         )
     return notes
 
@@ -245,7 +219,7 @@ def _finish(
 ) -> Assembly:
     placed = canonical(coords)
     if placed.rms < 1e-9:
-        notes.append("The model puts all of them in one place: they look alike to it.")
+        notes.append("The model puts all cells in one place: it cannot tell them apart.")
     diagnostics = {**diagnostics, "rms_radius": placed.rms}
     return Assembly(placed.coords.astype(np.float32), mode, " ".join(notes), diagnostics, clock.profile())
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.neighbors import NearestNeighbors
 
+#: The paper's appendix: neighbours of a cell, and overlap of neighbour sets that an edge must exceed.
+NEIGHBORS, JACCARD = 50, 0.2
 #: Up to this many points the search is exact: 20,000 points in 128 dimensions take about 5 s on one core.
 EXACT_POINTS = 20_000
 _ROWS = 4096
@@ -79,7 +81,9 @@ def without_self(
     return index[kept].reshape(shape).astype(np.int64), distance[kept].reshape(shape).astype(np.float32)
 
 
-def locality_graph(points: NDArray[Any], k: int, jaccard: float, *, seed: int = 0) -> LocalityGraph:
+def locality_graph(
+    points: NDArray[Any], *, k: int = NEIGHBORS, jaccard: float = JACCARD, seed: int = 0
+) -> LocalityGraph:
     """Mutual kNN graph of (N, h) points, of edges whose neighbour sets overlap by more than ``jaccard``.
 
     Time: the neighbour search plus O(N k^2) for the overlaps, as sparse products over blocks of rows;

@@ -21,6 +21,8 @@ from spatialgears.runtime.progress import Progress, silent
 #: ``geometry(features (B, n, .), mask (B, n), seeds (B,)) -> V_pred (B, n, d)``, each patch for itself.
 Geometry = Callable[[Features, Tensor, Tensor], Tensor]
 
+NEAR, FAR = 10, 16  # nearest and other cells measured for each cell of a patch (the paper is silent)
+BATCH = 16  # patches per pass of the network; does not change the result
 _PAIRS = 2**24  # entries of the distance matrices held at once
 
 
@@ -30,18 +32,17 @@ def geometries(
     cells: NDArray[np.int64],
     *,
     seeds: NDArray[np.int64],
-    batch: int,
     progress: Progress = silent,
 ) -> NDArray[np.float32]:
-    """The geometry (P, n, d) of patches ``cells`` (P, n), ``batch`` patches at a time, checked to be finite.
+    """The geometry (P, n, d) of patches ``cells`` (P, n), ``BATCH`` patches at a time, checked to be finite.
 
-    A patch's geometry is its own affair: with several processes each computes a share, and all get all.
+    A patch's geometry does not depend on the others: with several processes each computes a share, and all get all.
     """
     parts: dict[int, NDArray[np.float32]] = {}
-    for start in share_of(range(0, len(cells), batch)):
-        some = slice(start, start + batch)
+    for start in share_of(range(0, len(cells), BATCH)):
+        some = slice(start, start + BATCH)
         parts[start] = geometry_of(features, geometry, cells[some], seeds=seeds[some])
-        progress("patches", min(start + batch, len(cells)), len(cells), {})
+        progress("patches", min(start + BATCH, len(cells)), len(cells), {})
     return gathered(parts, len(cells))
 
 
@@ -59,13 +60,6 @@ def geometry_of(
             "the features hold extreme values: look at the training history, and run `gears check`."
         )
     return points
-
-
-def planes(points: NDArray[Any]) -> NDArray[np.float64]:
-    """Each patch (P, n, d) in its own two principal directions (P, n, 2); O(P n d^2)."""
-    centred = points - points.mean(1, keepdims=True, dtype=np.float64)
-    _, axes = np.linalg.eigh(np.swapaxes(centred, 1, 2) @ centred)
-    return centred @ axes[:, :, -2:]
 
 
 @dataclass(frozen=True)
@@ -89,20 +83,20 @@ class Measurements:
     n_patches: int
 
 
-def measure(points: NDArray[Any], patches: Patches, *, near: int, far: int, seed: int) -> Measurements:
+def measure(points: NDArray[Any], patches: Patches, *, seed: int) -> Measurements:
     """Measure within-patch edges in the geometries ``points`` (P, n, d).
 
-    An edge joins a cell to its ``near`` nearest in the patch's geometry, and to about ``far`` of the anchors
-    (of all cells where there are none) so that the global frame is held; which ones a hash of the pair says,
-    so that every patch holding both cells measures them. O(P n^2); memory O(P n (near + far)).
+    An edge joins a cell to its ``NEAR`` nearest cells in the patch's geometry, and to about ``FAR`` others, so that the
+    global shape is held. A hash of the pair decides which others, so that every patch that holds both cells measures
+    them. O(P n^2); memory O(P n (NEAR + FAR)).
     """
     n_patches, size = patches.cells.shape
-    rule = LongEdges.drawn(patches, far, seed=seed)
+    rule = LongEdges.drawn(patches, seed=seed)
     parts = []
     step = max(1, _PAIRS // size**2)
     for start in range(0, n_patches, step):
         part = slice(start, start + step)
-        row, pair, distance = _edges(points[part].astype(np.float64), patches.cells[part], rule, near=near)
+        row, pair, distance = _edges(points[part].astype(np.float64), patches.cells[part], rule)
         parts.append((pair, row + start, distance))
     pair, patch, distance = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(pair * n_patches + patch)  # the keys differ, so any sort gives one result
@@ -114,25 +108,21 @@ class LongEdges:
     """A rule, the same in every patch, that says which pairs of cells are measured however far apart."""
 
     salt: NDArray[np.uint64]  # (N,)
-    hub: NDArray[np.bool_]  # (N,) one end must be one of these
     below: np.uint64
 
     @staticmethod
-    def drawn(patches: Patches, per_cell: int, *, seed: int) -> LongEdges:
-        """About ``per_cell`` pairs for each cell of a patch, with anchors where there are any."""
-        hub = np.zeros(patches.n_cells, bool)
-        hub[patches.anchors if len(patches.anchors) else slice(None)] = True
-        share = min(per_cell / (len(patches.anchors) or patches.cells.shape[1]), 1)
-        return LongEdges(hashed(seed, np.arange(len(hub))), hub, np.uint64(share * (2**64 - 2**11)))
+    def drawn(patches: Patches, *, seed: int) -> LongEdges:
+        """About ``FAR`` pairs for each cell of a patch."""
+        share = min(FAR / patches.cells.shape[1], 1)
+        return LongEdges(hashed(seed, np.arange(patches.n_cells)), np.uint64(share * (2**64 - 2**11)))
 
     def __call__(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether pairs with first < second are measured."""
-        chance = mix(self.salt[first] * np.uint64(3) + self.salt[second])
-        return (chance < self.below) & (self.hub[first] | self.hub[second])
+        return mix(self.salt[first] * np.uint64(3) + self.salt[second]) < self.below
 
 
 def _edges(
-    points: NDArray[np.float64], cells: NDArray[np.int64], rule: LongEdges, *, near: int
+    points: NDArray[np.float64], cells: NDArray[np.int64], rule: LongEdges
 ) -> tuple[NDArray[Any], ...]:
     """Row, pair and distance of the edges of (B, n, d) geometries."""
     size = cells.shape[1]
@@ -141,7 +131,7 @@ def _edges(
     distance = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0))  # (B, n, n)
     distance[:, np.arange(size), np.arange(size)] = np.inf
     close = np.zeros(distance.shape, bool)
-    near = min(near, size - 1)
+    near = min(NEAR, size - 1)
     np.put_along_axis(close, np.argpartition(distance, near - 1, axis=2)[:, :, :near], True, axis=2)
     first, second = np.triu_indices(size, 1)
     chosen = close[:, first, second] | close[:, second, first]  # (B, n (n - 1) / 2)

@@ -1,7 +1,6 @@
-"""Step 2 of section 3.5: overlapping patches that cover all cells and hang together.
+"""Step 2 of section 3.5: overlapping patches that cover all cells and are connected.
 
-A patch is laid out in order of priority: anchors that every patch shares, a random walk on the locality
-graph, then cells dealt from everywhere. The paper's own patches (``patch_context="local"``) are walks alone.
+A patch is a random walk on the locality graph. Cells from elsewhere fill it up where a part of the graph is too small.
 """
 
 from __future__ import annotations
@@ -15,9 +14,11 @@ from scipy import sparse
 from scipy.sparse.csgraph import minimum_spanning_tree, reverse_cuthill_mckee
 
 from spatialgears.assembly.hashing import hashed, shuffled, uniform
-from spatialgears.config import AssemblyConfig
 from spatialgears.runtime.seeds import child_seed
 
+#: The paper's appendix: share of a walk that its twin repeats, cells that neighbouring patches share at least, and
+#: patches that must hold a pair of cells for its distance to be supported.
+OVERLAP, MIN_SHARED, MIN_SUPPORT = 0.7, 25, 2
 _WALK_STEPS = 24
 _VISITS = 6  # cells visited for each cell wanted, since walks return
 _ROWS = 2048
@@ -35,8 +36,6 @@ class Patches:
         (P,) seeds for whatever is random in a patch's geometry.
     n_cells
         N.
-    anchors
-        (A,) cells that every patch holds.
     bridges
         Patches added only to join others that shared too few cells.
     """
@@ -44,7 +43,6 @@ class Patches:
     cells: NDArray[np.int64]
     seeds: NDArray[np.int64]
     n_cells: int
-    anchors: NDArray[np.int64]
     bridges: int
 
     @property
@@ -53,44 +51,34 @@ class Patches:
         return np.bincount(self.cells.ravel(), minlength=self.n_cells)
 
 
-def sample_patches(graph: sparse.csr_matrix, config: AssemblyConfig, *, seed: int) -> Patches:
-    """Sample about ``coverage * N / patch_size`` patches, plus those needed to cover and join everything.
+def sample_patches(graph: sparse.csr_matrix, size: int, *, coverage: float, seed: int) -> Patches:
+    """Sample about ``coverage * N / size`` patches, plus those needed to cover and join all cells.
 
-    Patches come in twins: the second keeps ``patch_overlap`` of the first one's walk and walks on from its
-    end, so that pairs of cells are measured more than once. Walks start where coverage is lowest. O(coverage
-    N) walk steps, each vectorised over patches; memory O(coverage N).
+    Patches come in twins: the second keeps a share of the first one's walk and continues from its end, so that pairs
+    of cells are measured more than once. Walks start where coverage is lowest. O(coverage N) walk steps, each
+    vectorised over patches; memory O(coverage N).
     """
     n_cells = graph.shape[0]
-    size = min(config.patch_size, n_cells)
-    dealt = round(size * config.global_fraction) if config.patch_context == "mixed" else 0
-    shared = min(round(dealt * config.anchor_fraction), size // 2)
-    anchors = shuffled(child_seed(seed, "anchors"), n_cells)[:shared]
-    walked = size - dealt
-    wanted = max(1, round(config.coverage * n_cells / size))
-    walks = _twin_walks(graph, (wanted + 1) // 2, walked, overlap=config.patch_overlap, seed=seed)[:wanted]
-
-    count = _count(walks, n_cells)
-    deck = shuffled(child_seed(seed, "deck"), n_cells, count)
-    rows = _fill(anchors, walks, deck, size, stride=dealt - shared)
-    lacking = config.min_support - _count(rows, n_cells)
+    size = min(size, n_cells)
+    wanted = max(1, round(coverage * n_cells / size))
+    walks = _twin_walks(graph, (wanted + 1) // 2, size, seed=seed)[:wanted]
+    deck = shuffled(child_seed(seed, "deck"), n_cells, _count(walks, n_cells))
+    rows = _fill(walks, deck)
+    lacking = MIN_SUPPORT - _count(rows, n_cells)
     if lacking.max() > 0:
-        along = reverse_cuthill_mckee(graph, symmetric_mode=True)  # neighbours stand close to each other
+        along = reverse_cuthill_mckee(graph, symmetric_mode=True)  # puts neighbours close to each other
         extra = np.vstack(
             [  # a level at a time: in one walk a cell counts once
-                _walks_from(graph, left, walked, seed=child_seed(seed, "left", again))
-                for again in range(config.min_support)
+                _walks_from(graph, left, size, seed=child_seed(seed, "left", again))
+                for again in range(MIN_SUPPORT)
                 if len(left := along[lacking[along] > again])
             ]
         )
-        rows = np.vstack([rows, _fill(anchors, extra, deck, size, stride=dealt - shared)])
-    bridges = (
-        _bridges(rows, n_cells, min(config.min_overlap, size // 2))
-        if len(anchors) < config.min_overlap
-        else rows[:0]
-    )
+        rows = np.vstack([rows, _fill(extra, deck)])
+    bridges = _bridges(rows, n_cells, min(MIN_SHARED, size // 2))
     rows = np.vstack([rows, bridges])
     seeds = (hashed(child_seed(seed, "noise"), np.arange(len(rows))) >> np.uint64(1)).astype(np.int64)
-    return Patches(np.sort(rows, axis=1), seeds, n_cells, anchors, len(bridges))
+    return Patches(np.sort(rows, axis=1), seeds, n_cells, len(bridges))
 
 
 def walk(
@@ -98,8 +86,7 @@ def walk(
 ) -> NDArray[np.int64]:
     """Many simple random walks at once: (P, W) starts to (P, W * (steps + 1)) cells in order of step.
 
-    The draws of a row depend on its entry in ``ids`` alone. A walker on a cell without edges stays. O(P W
-    steps).
+    The draws of a row depend on its entry in ``ids`` alone. A walker on a cell without edges stays. O(P W steps).
     """
     pointers, degree = graph.indptr.astype(np.int64), np.diff(graph.indptr)
     targets = graph.indices if graph.nnz else np.zeros(1, np.int64)
@@ -138,14 +125,10 @@ def overlaps(rows: NDArray[np.int64], n_cells: int) -> sparse.csr_matrix:
     return sparse.csr_matrix((shared.data[apart], where), (n_patches, n_patches))
 
 
-def _twin_walks(
-    graph: sparse.csr_matrix, pairs: int, length: int, *, overlap: float, seed: int
-) -> NDArray[np.int64]:
+def _twin_walks(graph: sparse.csr_matrix, pairs: int, length: int, *, seed: int) -> NDArray[np.int64]:
     """(2 * pairs, length) walks in order of visit, twins side by side; -1 where a component is too small."""
     n_cells = graph.shape[0]
-    if length == 0:
-        return np.zeros((2 * pairs, 0), np.int64)
-    per_round, kept = -(-n_cells // length), round(overlap * length)
+    per_round, kept = -(-n_cells // length), round(OVERLAP * length)
     count = np.zeros(n_cells, np.int64)
     rounds: list[NDArray[np.int64]] = []
     for done in range(0, pairs, per_round):
@@ -185,17 +168,14 @@ def _walks_from(
     """Walks that between them hold all of ``cells``, a quarter of each walk being starts."""
     starts = max(1, length // 4)
     rows = np.resize(cells, (-(-len(cells) // starts), starts))
-    return first_distinct(walk(graph, rows, _WALK_STEPS, seed=seed, ids=np.arange(len(rows))), max(length, 1))
+    return first_distinct(walk(graph, rows, _WALK_STEPS, seed=seed, ids=np.arange(len(rows))), length)
 
 
-def _fill(
-    anchors: NDArray[np.int64], walks: NDArray[np.int64], deck: NDArray[np.int64], size: int, *, stride: int
-) -> NDArray[np.int64]:
-    """(P, size) different cells: anchors, then the walk, then the deck from a place of the patch's own."""
-    n_patches = len(walks)
-    shared = np.broadcast_to(anchors, (n_patches, len(anchors)))
-    begin = np.arange(n_patches)[:, None] * (stride or size)
-    return first_distinct(np.hstack([shared, walks, deck[(begin + np.arange(size)) % len(deck)]]), size)
+def _fill(walks: NDArray[np.int64], deck: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(P, size) different cells: the walk, then cells of the deck from a position of the patch's own."""
+    n_patches, size = walks.shape
+    begin = np.arange(n_patches)[:, None] * size
+    return first_distinct(np.hstack([walks, deck[(begin + np.arange(size)) % len(deck)]]), size)
 
 
 def _bridges(rows: NDArray[np.int64], n_cells: int, least: int) -> NDArray[np.int64]:

@@ -11,11 +11,12 @@ from scipy.sparse.csgraph import dijkstra
 
 from spatialgears.assembly.hashing import shuffled
 from spatialgears.assembly.stitch import DistanceGraph
-from spatialgears.config import AssemblyConfig
 from spatialgears.runtime.progress import Progress, silent
 
+#: The paper's appendix: landmarks of Isomap, where the Huber loss turns linear, weight of the anchor to the start, and
+#: peak learning rate.
+LANDMARKS, DELTA, ANCHOR, RATE = 128, 0.1, 0.1, 1e-2
 _RECORDS = 20
-_NOTABLE = 0.02  # mean residual of a fifth of delta
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Layout:
     residual_max: float
 
 
-def landmark_isomap(graph: DistanceGraph, landmarks: int, *, seed: int) -> NDArray[np.float64]:
+def landmark_isomap(graph: DistanceGraph, *, landmarks: int = LANDMARKS, seed: int) -> NDArray[np.float64]:
     """(N, 2) start: shortest paths from random landmarks, scaling of these, triangulation of all others.
 
-    Cells that no path joins to a landmark are set half as far again as the farthest that one does.
+    Cells without a path to a landmark are put at 1.5 times the longest path.
     O(landmarks (E + N log N)) time, O(landmarks N) memory.
     """
     shape = (graph.n_cells, graph.n_cells)
@@ -55,7 +56,7 @@ def landmark_isomap(graph: DistanceGraph, landmarks: int, *, seed: int) -> NDArr
 
 
 def triangulate(squares: NDArray[np.float64], landmarks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Landmark scaling: (N, 2) places from squared distances (L, N) to landmarks; exact for planar ones."""
+    """Landmark scaling: (N, 2) coordinates from squared distances (L, N) to landmarks; exact for planar ones."""
     among = squares[:, landmarks]
     mean = among.mean(1)
     gram = -0.5 * (among - mean[:, None] - mean[None] + mean.mean())
@@ -68,19 +69,17 @@ def triangulate(squares: NDArray[np.float64], landmarks: NDArray[np.int64]) -> N
 
 
 def huber_solve(
-    graph: DistanceGraph, start: NDArray[np.float64], config: AssemblyConfig, *, progress: Progress = silent
+    graph: DistanceGraph, start: NDArray[np.float64], *, steps: int, progress: Progress = silent
 ) -> Layout:
     """Minimise the weighted Huber loss of the residuals by full gradients (Adam with a cosine decay).
 
-    With ``untangle``, cells that sit in the wrong place for their neighbours, as behind a mirror, are twice moved to the
-    right one, and the anchor to the start decays to nothing over the first half; in the paper it stays. Lengths are in
-    units of the start's RMS radius, so ``huber_delta`` and ``solve_lr`` mean the same at any scale. O(E) per step as
+    Lengths are in units of the start's RMS radius, so that the constants mean the same at any scale. O(E) per step as
     sparse products; memory O(E).
     """
     unit = float(np.sqrt((start**2).sum(1).mean()))
     if unit == 0 or not len(graph.first):
         return _report(start, graph, [_stress(start, graph)])
-    n_edges, delta, steps = len(graph.first), config.huber_delta, config.solve_steps
+    n_edges = len(graph.first)
     ends = np.column_stack([graph.first, graph.second]).ravel()
     signs = np.tile([1.0, -1.0], n_edges)
     difference = sparse.csr_matrix(
@@ -92,66 +91,22 @@ def huber_solve(
     coords, slope, square = origin.copy(), np.zeros_like(origin), np.zeros_like(origin)
     every, history = max(1, steps // _RECORDS), []
     for step in range(steps):
-        if config.untangle and step in (steps // 4, steps // 2):
-            stuck, better = misplaced(
-                coords, graph.first, graph.second, target=target, weight=weight, delta=delta
-            )
-            coords[stuck], slope[stuck], square[stuck] = better, 0, 0
         apart = difference @ coords
         length = np.sqrt((apart**2).sum(1))
         residual = length - target
         if step % every == 0:
             history.append(float(np.sqrt((weight * residual**2).sum() / (weight * target**2).sum())))
             progress("solve", step, steps, {"stress": history[-1]})
-        hold = config.anchor * (max(0.0, 1 - 2 * step / steps) if config.untangle else 1.0)
-        pull = weight * np.clip(residual, -delta, delta) / np.maximum(length, 1e-9)
-        gradient = gather @ (pull[:, None] * apart) + 2 * hold * (coords - origin)
+        pull = weight * np.clip(residual, -DELTA, DELTA) / np.maximum(length, 1e-9)
+        gradient = gather @ (pull[:, None] * apart) + 2 * ANCHOR * (coords - origin)
         slope = 0.9 * slope + 0.1 * gradient
         square = 0.999 * square + 0.001 * gradient**2
-        rate = config.solve_lr * 0.5 * (1 + np.cos(np.pi * step / steps))
+        rate = RATE * 0.5 * (1 + np.cos(np.pi * step / steps))
         moved = slope / (1 - 0.9 ** (step + 1))
         coords = coords - rate * moved / (np.sqrt(square / (1 - 0.999 ** (step + 1))) + 1e-12)
     coords = coords * unit
     progress("solve", steps, steps, {})
     return _report(coords, graph, [*history, _stress(coords, graph)])
-
-
-def misplaced(
-    coords: NDArray[np.float64],
-    first: NDArray[np.int64],
-    second: NDArray[np.int64],
-    *,
-    target: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    delta: float,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Cells (m,) much worse placed than most and better where trilateration puts them; these places (m, 2).
-
-    With u = x_j - x_i, a move v of cell i that gives the right distances has
-    ``2 u . v - |v|^2 = |u|^2 - d^2``: linear in (v, |v|^2), so least squares over its neighbours is a
-    3 x 3 system for each cell. O(E + N).
-    """
-    n_cells = len(coords)
-    here, there = np.concatenate([first, second]), np.concatenate([second, first])
-    length, weight = np.concatenate([target, target]), np.concatenate([weight, weight])
-    away = coords[there] - coords[here]
-    rows = np.column_stack([2 * away, -np.ones(len(here))])  # (2 E, 3)
-    wanted = (away**2).sum(1) - length**2
-    spread = sparse.csr_matrix((weight, (here, np.arange(len(here)))), (n_cells, len(here)))
-    system = (spread @ (rows[:, :, None] * rows[:, None]).reshape(-1, 9)).reshape(-1, 3, 3)
-    trace = np.trace(system, axis1=1, axis2=2)
-    system += (1e-9 * trace + 1e-300)[:, None, None] * np.eye(3)
-    move = np.linalg.solve(system, (spread @ (rows * wanted[:, None]))[:, :, None])[:, :2, 0]
-
-    def loss(shift: NDArray[np.float64]) -> NDArray[np.float64]:
-        wrong = np.abs(np.sqrt(((away - shift[here]) ** 2).sum(1)) - length)
-        return spread @ np.where(wrong < delta, 0.5 * wrong**2, delta * (wrong - 0.5 * delta))
-
-    now = loss(np.zeros_like(coords))
-    mean = now / np.maximum(spread @ np.ones(len(here)), 1e-300)
-    notable = mean > max(_NOTABLE * delta**2, 4 * float(np.median(mean)))
-    stuck = np.flatnonzero(notable & (loss(move) < 0.5 * now))
-    return stuck, coords[stuck] + move[stuck]
 
 
 def _lengths(coords: NDArray[np.float64], graph: DistanceGraph) -> NDArray[np.float64]:

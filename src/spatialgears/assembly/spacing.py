@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spatialgears.runtime.seeds import numpy_rng
 
-ROUNDS = 60  # pairs of orthogonal directions; the layout has settled well before
+ROUNDS = 60  # pairs of orthogonal directions; the layout settles well before
 
 
 def footprint(

@@ -1,4 +1,4 @@
-"""Steps 5 and 6 of section 3.5: how far patches agree, and one robust distance for each pair of cells."""
+"""Steps 5 and 6 of section 3.5: how well patches agree, and one robust distance for each pair of cells."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from spatialgears.assembly.measure import Measurements
-from spatialgears.config import AssemblyConfig
+from spatialgears.assembly.patches import MIN_SUPPORT
 
-_LEAST_SHARED = 5  # overlaps of fewer pairs say nothing of two patches
+MAX_SPREAD = 0.5  # the paper's appendix: relative spread of an edge's measurements above which it is dropped
+_LEAST_SHARED = 5  # overlaps of fewer pairs say nothing about two patches
 _LEAST_EDGES = 8  # a cell with fewer supported edges keeps the others too
 _FURTHEST = 16  # a measurement is compared with at most this many others of its pair
 _SOUND = 0.1  # an edge measured by distrusted patches alone counts for less than this many measurements
@@ -56,13 +57,16 @@ class DistanceGraph:
     rejoined: int
 
 
-def stitch(measurements: Measurements, config: AssemblyConfig) -> DistanceGraph:
-    """Aggregate measurements into the distance graph; O(M log M) for one sort, the rest linear."""
+def stitch(measurements: Measurements, *, weighted: bool = True) -> DistanceGraph:
+    """Aggregate measurements into the distance graph; O(M log M) for one sort, the rest linear.
+
+    ``weighted`` gives patches that agree with others more weight; without it all patches count alike.
+    """
     n_cells, distance = measurements.n_cells, measurements.distance
     distance = np.maximum(distance, _FLOOR * max(float(np.median(distance)), 1e-290))
     between = disagreement(replace(measurements, distance=distance))
     typical = float(np.median(between.data)) if between.nnz else 0.0
-    trust = reliability(between, typical) if config.reliability else np.ones(measurements.n_patches)
+    trust = reliability(between, typical) if weighted else np.ones(measurements.n_patches)
 
     order = np.lexsort((distance, measurements.pair))
     patch, pair, distance = measurements.patch[order], measurements.pair[order], distance[order]
@@ -74,9 +78,9 @@ def stitch(measurements: Measurements, config: AssemblyConfig) -> DistanceGraph:
     spread = np.add.reduceat(weight * np.abs(distance - np.repeat(middle, support)), start) / (mass * middle)
 
     trusted = mass / np.median(trust)  # the count of measurements, in units of a usual patch
-    omega = trusted / (1 + trusted) / (1 + (spread / config.spread_max) ** 2)
+    omega = trusted / (1 + trusted) / (1 + (spread / MAX_SPREAD) ** 2)
     first, second = np.divmod(pair[start], n_cells)
-    good = (support >= min(config.min_support, measurements.n_patches)) & (spread <= config.spread_max)
+    good = (support >= min(MIN_SUPPORT, measurements.n_patches)) & (spread <= MAX_SPREAD)
     keep = good | _needed(first, second, n_cells, good=good, sound=trusted > _SOUND)
     return DistanceGraph(
         first[keep],
@@ -95,8 +99,8 @@ def stitch(measurements: Measurements, config: AssemblyConfig) -> DistanceGraph:
 def disagreement(measurements: Measurements) -> sparse.csr_matrix:
     """Symmetric (P, P) mean absolute difference of log distances over pairs that both patches measured.
 
-    Each measurement is compared with the next ``_FURTHEST`` of its pair at most, so the cost stays O(M) where
-    all patches share anchors. Overlaps of fewer than five pairs are skipped.
+    Each measurement is compared with the next ``_FURTHEST`` of its pair at most, so the cost stays O(M). Overlaps of
+    fewer than five pairs are skipped.
     """
     pair, patch, logs = measurements.pair, measurements.patch, np.log(measurements.distance)
     shape = (measurements.n_patches, measurements.n_patches)

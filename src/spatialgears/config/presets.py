@@ -122,29 +122,13 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         },
         "assembly": {  # Patchwise Inference
             "mode": "patches",
-            "patch_context": "local",
-            "graph_k": 50,
-            "jaccard": 0.2,
             "patch_size": 1024,  # table 3
             "coverage": 10.0,  # "10 walks per cell"
-            "patch_overlap": 0.7,
-            "min_overlap": 25,
             "steps": 600,
-            "start": "isomap",
-            "planar": False,  # step 4: distances between rows of V_pred
             "sigma_start": 3.0,
             "samples": 0,
             "spacing": 0.0,
-            "edge_k": 10,  # silent: "a chosen edge set"
-            "edge_long": 16,  # silent
-            "min_support": 2,
-            "spread_max": 0.5,
-            "landmarks": 128,
-            "untangle": False,
             "solve_steps": 1000,
-            "huber_delta": 0.1,
-            "anchor": 0.1,
-            "solve_lr": 1e-2,
         },
     },
 }

@@ -13,6 +13,29 @@ FIXED: dict[str, Any] = {
     "geometry.cfg_dropout": 0.0,
     "geometry.holdout": 0.0,
     "assembly.guidance": 1.0,
+    "assembly.graph_k": 50,
+    "assembly.jaccard": 0.2,
+    "assembly.patch_batch": 16,
+    "assembly.patch_overlap": 0.7,
+    "assembly.min_overlap": 25,
+    "assembly.edge_k": 10,
+    "assembly.edge_long": 16,
+    "assembly.min_support": 2,
+    "assembly.spread_max": 0.5,
+    "assembly.landmarks": 128,
+    "assembly.huber_delta": 0.1,
+    "assembly.anchor": 0.1,
+    "assembly.solve_lr": 1e-2,
+}
+#: The same for ``assembly.mode = patches``, which is the paper's now; other modes did not use these keys.
+FIXED_FOR_PATCHES: dict[str, Any] = {
+    "assembly.patch_context": "local",
+    "assembly.global_fraction": 0.25,
+    "assembly.anchor_fraction": 1.0,
+    "assembly.start": "isomap",
+    "assembly.planar": False,
+    "assembly.untangle": False,
+    "assembly.extend_rounds": 3,
 }
 #: Removed values of keys that remain, and what to use instead.
 REMOVED_VALUES: dict[tuple[str, Any], str] = {
@@ -31,6 +54,9 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept: dict[str, Any] = {}
     refused: list[str] = []
+    assembly = values.get("assembly")
+    patches = isinstance(assembly, Mapping) and assembly.get("mode") == "patches"
+    fixed = FIXED | (FIXED_FOR_PATCHES if patches else {})
     for stage, inner in values.items():
         if not isinstance(inner, Mapping):
             kept[stage] = inner
@@ -38,11 +64,13 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
         kept[stage] = {}
         for name, value in inner.items():
             key = f"{stage}.{name}"
-            if key in FIXED:
-                if value != FIXED[key]:
+            if key in fixed:
+                if value != fixed[key]:
                     refused.append(
-                        f"{key} = {value!r}: this key was removed; it is fixed at {FIXED[key]!r} now"
+                        f"{key} = {value!r}: this key was removed; it is fixed at {fixed[key]!r} now"
                     )
+            elif key in FIXED_FOR_PATCHES:
+                continue
             elif isinstance(value, str) and (instead := REMOVED_VALUES.get((key, value))):
                 refused.append(f"{key} = {value!r}: this value was removed; use {instead}")
             else:

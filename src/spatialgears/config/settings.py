@@ -267,22 +267,16 @@ class GeometryConfig(_Stage):
 class AssemblyConfig(_Stage):
     """Stage D (section 3.5): patches, stitching and the global solve."""
 
-    mode: Literal["auto", "one-shot", "patches"] = "auto"
-    patch_context: Literal["mixed", "local"] = Field("mixed", description="local: the paper's walks alone")
-    global_fraction: Fraction = Field(0.25, description="share of a mixed patch drawn from all cells")
-    anchor_fraction: Fraction = Field(1.0, description="share of those cells that all patches have in common")
-    graph_k: Annotated[int, Field(ge=2, le=1000)] = 50
-    jaccard: Fraction = 0.2
-    patch_size: Annotated[int, Field(ge=8, le=8192)] = 256
-    patch_batch: Count = Field(16, description="patches per pass of the network; does not change the result")
-    coverage: Annotated[float, Field(ge=1, le=1000)] = Field(
-        6.0, description="mean number of patches per cell"
+    mode: Literal["auto", "one-shot", "patches"] = Field(
+        "auto",
+        description="auto: all cells in one pass through the networks, or in large parts if memory_gb is too little; "
+        "one-shot: always one pass; patches: the paper's stitched patches",
     )
-    patch_overlap: Fraction = Field(0.7, description="share of a patch's walk that its twin repeats")
-    min_overlap: Annotated[int, Field(ge=3)] = 25
-    steps: Annotated[int, Field(ge=0, le=10_000)] = Field(6, description="Heun steps of the refiner; 0: none")
-    sigma_start: Annotated[float, Field(gt=0, le=100)] = Field(
-        1.0, description="in units of sigma_data,resid"
+    memory_gb: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="auto: memory that one pass over all cells may take"
+    )
+    core_cells: Annotated[int, Field(ge=100)] = Field(
+        20_000, description="auto: cells at most that are placed first, if the others are placed in parts"
     )
     samples: Annotated[int, Field(ge=0, le=1000)] = Field(
         4,
@@ -302,38 +296,19 @@ class AssemblyConfig(_Stage):
     spacing_cells: Count = Field(
         200, description="fewer cells than this do not fill a tissue, and are not moved"
     )
-    start: Literal["anchors", "isomap"] = Field(
-        "anchors",
-        description="anchors: patches are laid on the plane of the anchors they share; isomap: the paper's",
+    steps: Annotated[int, Field(ge=0, le=10_000)] = Field(6, description="Heun steps of the refiner; 0: none")
+    sigma_start: Annotated[float, Field(gt=0, le=100)] = Field(
+        1.0, description="noise level at which the refiner starts, in units of sigma_data,resid"
     )
-    planar: bool = Field(
-        True, description="without anchors, measure in a patch's two principal directions, not in d"
+    patch_size: Annotated[int, Field(ge=8, le=8192)] = Field(256, description="cells of a patch")
+    coverage: Annotated[float, Field(ge=1, le=1000)] = Field(
+        6.0, description="mean number of patches per cell"
     )
-    edge_k: Annotated[int, Field(ge=1, le=1000)] = Field(
-        10, description="nearest cells measured for each in a patch"
+    reliability: bool = Field(
+        True, description="patches that agree with others have more weight in the stitched distances"
     )
-    edge_long: Annotated[int, Field(ge=0, le=1000)] = Field(
-        16, description="other cells measured for each in a patch"
-    )
-    reliability: bool = True
-    min_support: Count = 2
-    spread_max: Annotated[float, Field(gt=0)] = 0.5
-    landmarks: Annotated[int, Field(ge=3, le=10_000)] = 128
-    solve_steps: Annotated[int, Field(ge=0)] = 200
-    huber_delta: Annotated[float, Field(gt=0)] = 0.1
-    anchor: Weight = 0.1
-    untangle: bool = Field(
-        True, description="the anchor to the start decays, and cells stuck on the wrong side are moved over"
-    )
-    solve_lr: Annotated[float, Field(gt=0)] = 1e-2
-    core_cells: Annotated[int, Field(ge=100)] = Field(
-        20_000, description="where one pass or one stitching is too much, others are laid on so many cells"
-    )
-    extend_rounds: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="patches each of these others joins"
-    )
-    memory_gb: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="auto: memory of one pass over all cells, beyond which they are placed in parts"
+    solve_steps: Annotated[int, Field(ge=0)] = Field(
+        200, description="steps of the global solve of the stitched distances"
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from spatialgears.assembly.assemble import cells_in_one_pass
+from spatialgears.assembly.measure import BATCH
 from spatialgears.config import Config
 from spatialgears.errors import InputError
 from spatialgears.expression.inputs import MAX_PROFILES
@@ -148,7 +149,7 @@ def predict_cost(
     room = cells_in_one_pass(n_genes, a)
     together = n_cells if n_cells <= room or a.mode == "one-shot" else min(room, a.core_cells)
     if a.mode == "patches":
-        together = min(n_cells, a.patch_batch * a.patch_size)
+        together = min(n_cells, BATCH * a.patch_size)
     at_once = together * (c.pass_bytes + 8 * width_in) * min(cores, 1 + samples)
     if g.inputs == "embedding":
         at_once += c.view_bytes * min(n_cells, DENSE_CELLS) * n_genes

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spatialgears.assembly.assemble import Assembly, assemble, pass_bytes
 from spatialgears.assembly.canonical import canonical
+from spatialgears.assembly.measure import BATCH
 from spatialgears.assembly.spacing import fill_footprint, footprint
 from spatialgears.config import AssemblyConfig, Config
 from spatialgears.geometry.ensemble import Ensemble, Mapper
@@ -122,7 +123,7 @@ def _workers(workers: int, features: FeatureRows, settings: AssemblyConfig) -> i
         return 1
     one, room = len(features) * pass_bytes(features.width), settings.memory_gb * 1e9
     if settings.mode == "patches":
-        one *= min(1.0, settings.patch_batch * settings.patch_size / len(features))
+        one *= min(1.0, BATCH * settings.patch_size / len(features))
     elif settings.mode == "auto" and one > room:
         one *= settings.core_cells / len(features)
     return max(1, min(workers, int(room / one)))
