@@ -109,3 +109,11 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(f"{name}: {value:,}")
         lost = len(terminalreporter.stats.get("failed", []))
         terminalreporter.write_line("nothing lost" if not lost else f"{lost} tests failed")
+
+
+@pytest.fixture(scope="session")
+def least_run(fault_config, tmp_path_factory) -> list[str]:
+    """Options of the smallest run."""
+    path = tmp_path_factory.mktemp("config") / "config.json"
+    path.write_text(fault_config.to_json())
+    return ["--config", str(path)]

@@ -92,7 +92,7 @@ def test_more_memory_than_there_is_is_refused(monkeypatch):
     require_memory(Cost(1.0, int(0.5e9)))
     with pytest.raises(InputError, match=r"takes about .* GB of memory; the machine has"):
         require_memory(Cost(1.0, 2 * total))
-    monkeypatch.setattr(cost, "_limits", lambda: {"ulimit -v leaves": 1e9})
+    monkeypatch.setattr(cost, "memory_limits", lambda: {"ulimit -v leaves": 1e9})
     with pytest.raises(InputError, match=r"takes about 2.0 GB of memory; ulimit -v leaves 1.0 GB"):
         require_memory(Cost(1.0, int(2e9)))
 

@@ -17,7 +17,7 @@ from scipy import sparse
 from spatialgears.errors import InputError
 from spatialgears.io import read
 from spatialgears.io.stored import on_disk, source_of
-from spatialgears.storage.run_folder import fingerprint
+from spatialgears.runtime.files import fingerprint
 from spatialgears.validate import counts, sampling, validate_cells, validate_inputs
 from spatialgears.validate.counts import row_totals, to_csr
 

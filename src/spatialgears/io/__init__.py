@@ -24,10 +24,15 @@ from spatialgears.io.tenx import (
     is_cell_ranger,
     is_matrix_folder,
     is_space_ranger,
+    read_10x_h5,
     read_cell_ranger,
     read_matrix_folder,
     read_space_ranger,
 )
+from spatialgears.io.vetting import Room, room_for
+from spatialgears.io.vetting.contents import weigh
+from spatialgears.io.vetting.hdf5 import vet_hdf5
+from spatialgears.io.vetting.zarr import vet_zarr
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -91,15 +96,18 @@ def read(
     positions = None
     if isinstance(coordinates, str | Path):
         coordinates = _existing(coordinates)
-        with _reading(coordinates, "a table of coordinates"):
-            positions = read_coordinates(coordinates)
+        room = room_for(coordinates)
+        with room.held(), _reading(coordinates, "a table of coordinates"):
+            positions = read_coordinates(coordinates, room)
+    room = room_for(path)
     if is_table(path):
-        with _reading(path, "a table of counts"):
+        with room.held(), _reading(path, "a table of counts"):
             adata = read_counts(
-                path, transpose=transpose, names=None if positions is None else positions.index
+                path, room, transpose=transpose, names=None if positions is None else positions.index
             )
     else:
-        adata = _read_binary(path, table=table, backed=backed)
+        with room.held():
+            adata = _read_binary(path, room, table=table, backed=backed)
         with _reading(path, "what its name says"):
             from spatialgears.validate.counts import check_structure
 
@@ -204,20 +212,34 @@ def _writing(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def add_to_h5ad(added: AnnData, path: str | Path, *, source: str | Path, replacing: tuple[str, ...]) -> None:
+def add_to_h5ad(
+    added: AnnData,
+    path: str | Path,
+    *,
+    source: str | Path,
+    replacing: tuple[str, ...],
+    digest: str | None = None,
+) -> None:
     """Write a copy of a file or zarr folder with ``obs`` and the ``obsm``, ``obsp`` and ``uns`` entries of ``added``.
 
-    Entries of ``obsm`` and ``uns`` that begin with one of ``replacing`` go. No matrix is read into memory whole; ``path`` is
-    whole or not there. Genes that ``added`` calls by a column of ``var`` are so called; otherwise ``var`` stays as it is,
-    as where ``added`` has the genes of ``.raw``.
+    Entries of ``obsm`` and ``uns`` that begin with one of ``replacing`` are left out. No matrix is read into memory whole.
+    ``path`` is complete, or not there. Genes that ``added`` names by a column of ``var`` get these names; otherwise ``var``
+    stays as it is, as where ``added`` has the genes of ``.raw``. A source whose fingerprint is not ``digest`` is refused.
     """
     import h5py
     from anndata.io import read_elem, write_elem
 
-    from spatialgears.runtime.files import atomic_path
+    from spatialgears.runtime.files import atomic_path, fingerprint
 
+    source = Path(source)
     with atomic_path(path) as temporary, _writing(path):
-        stored.copy_as_h5ad(Path(source), temporary)
+        stored.copy_as_h5ad(source, temporary)
+        if digest not in (None, fingerprint(temporary if source.is_file() else source)):
+            raise InputError(
+                f"{source} has changed since it was read; the positions are those of the cells it held then.",
+                "Run again, so that the new file is read.",
+            )
+        vet_hdf5(temporary, room_for(temporary), backed=True)
         with h5py.File(temporary, "r+") as file:
             held = read_elem(file["obs"]).index.astype(str)
             if len(held) != added.n_obs:
@@ -263,34 +285,33 @@ def _in_memory(adata: AnnData) -> Iterator[Any]:
         yield adata.raw.X
 
 
-def _read_binary(path: Path, *, table: str | None, backed: bool) -> AnnData:
+def _read_binary(path: Path, room: Room, *, table: str | None, backed: bool) -> AnnData:
     import anndata
 
     suffix = path.suffix.lower()
     if path.is_dir():
         if suffix == ".zarr" or any((path / name).exists() for name in (".zgroup", ".zattrs", "zarr.json")):
             with _reading(path, "a zarr store"):
-                return _read_zarr(path, table, backed=backed)
+                return _read_zarr(path, room, table, backed=backed)
         if is_space_ranger(path):
             with _reading(path, "a Space Ranger folder"):
-                return read_space_ranger(path)
+                return read_space_ranger(path, room)
         if is_matrix_folder(path):
             with _reading(path, "a 10x matrix folder"):
-                return read_matrix_folder(path)
+                return read_matrix_folder(path, room)
         if is_cell_ranger(path):
             with _reading(path, "a Cell Ranger folder"):
-                return read_cell_ranger(path)
+                return read_cell_ranger(path, room)
     elif suffix == ".h5ad":
         with _reading(path, "an .h5ad file"):
+            vet_hdf5(path, room, backed=backed)
             return _open_h5ad(path) if backed else anndata.read_h5ad(path)
     elif suffix == ".h5":
-        import scanpy  # slow to import: only where needed
-
         with _reading(path, "a 10x .h5 file"):
-            return scanpy.read_10x_h5(path)
+            return read_10x_h5(path, room)
     elif path.name.endswith((".mtx", ".mtx.gz")):
         with _reading(path, "a 10x matrix folder"):
-            return read_matrix_folder(path.parent, matrix=path)
+            return read_matrix_folder(path.parent, room, matrix=path)
     if below := _readable_below(path):
         raise InputError(f"{path} holds no data itself; {below} does.", f"Name {below} instead.")
     raise InputError(f"{path} is in no format that is known here; expected {FORMATS}.", _inside(path))
@@ -307,7 +328,7 @@ def _open_h5ad(path: Path) -> AnnData:
     return anndata.read_h5ad(path, backed="r")
 
 
-def _open_zarr(path: Path, *, backed: bool) -> AnnData:
+def _open_zarr(path: Path, room: Room, *, backed: bool) -> AnnData:
     import anndata
     import zarr
 
@@ -317,27 +338,30 @@ def _open_zarr(path: Path, *, backed: bool) -> AnnData:
             f"{path} is a zarr store, but not a whole AnnData or SpatialData: it holds {_listed(sorted(root))}.",
             "Write it again with anndata's write_zarr, or name the folder that holds obs and var.",
         )
+    backed = backed and stored.is_current(root)
+    weigh(root, room, backed=backed)
     stored.check_complete(root, path)
-    return stored.open_stored(root) if backed and stored.is_current(root) else anndata.read_zarr(str(path))
+    return stored.open_stored(root) if backed else anndata.read_zarr(root)
 
 
-def _read_zarr(path: Path, table: str | None, *, backed: bool) -> AnnData:
+def _read_zarr(path: Path, room: Room, table: str | None, *, backed: bool) -> AnnData:
     import zarr
 
-    store = zarr.open_group(str(path), mode="r")
-    room = next((name for name in ("tables", "table") if name in store and "obs" not in store), None)
-    if room is None:
-        return _open_zarr(path, backed=backed)
-    names = sorted(entry.name for entry in (path / room).iterdir() if entry.is_dir())
+    vet_zarr(path)
+    store = zarr.open_group(str(path), mode="r", use_consolidated=False)
+    group = next((name for name in ("tables", "table") if name in store and "obs" not in store), None)
+    if group is None:
+        return _open_zarr(path, room, backed=backed)
+    names = sorted(entry.name for entry in (path / group).iterdir() if entry.is_dir())
     if table not in names if table else len(names) != 1:
         raise InputError(
             f"{path} is a SpatialData store with the tables {_listed(names)}; "
             + (f"there is none called {table!r}." if table else "expected exactly one."),
-            f"Choose one: read(path, table=...), or name it as a path: {path / room / names[0]}."
+            f"Choose one: read(path, table=...), or name it as a path: {path / group / names[0]}."
             if names
             else "Write it again with its tables.",
         )
-    adata = _open_zarr(path / room / (table or names[0]), backed=backed)
+    adata = _open_zarr(path / group / (table or names[0]), room, backed=backed)
     if "spatial" in adata.obsm or not adata.uns.get("spatialdata_attrs"):
         return adata
     # the table has no places of its own: they are those of the shapes it annotates
@@ -390,7 +414,7 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
     try:
         with _repeated_names():
             yield
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except ImportError as error:
         raise InputError(
@@ -400,6 +424,8 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         hint = "Is the file complete, and what its name says it is?"
+        if "memory allocation failed" in reason:  # HDF5 says it in words
+            raise MemoryError from error
         if "truncated file" in reason:
             reason = "it ends too early, as after a copy or download that was broken off."
             hint = "Copy or download it again."
@@ -432,9 +458,13 @@ def _telltale(path: Path) -> tuple[str, str] | None:
 def _existing(path: str | Path) -> Path:
     try:
         path = Path(path).expanduser()
-        if path.exists():
+        if path.is_file() or path.is_dir():
             return path
+        if path.exists():
+            raise InputError(f"{path} is neither a file nor a folder.", "Write the data to a file first.")
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    except InputError:
+        raise
     except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user's home, a null byte
         raise InputError(f"{str(path)[:200]!r} is not a path: {error}.", "Check the path.") from None
     names = [entry.name for entry in folder.iterdir()] if folder == path.absolute().parent else []

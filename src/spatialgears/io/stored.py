@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from spatialgears.errors import InputError
+from spatialgears.io.vetting.zarr import vet_zarr
 from spatialgears.validate import counts
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ def source_of(adata: AnnData) -> Path | None:
         return None
     if hasattr(matrix, "file"):
         return Path(matrix.file.filename)
-    folder = Path(str(getattr(matrix.store, "root", None) or matrix.store.path))  # zarr 3, zarr 2
-    return folder if folder.is_dir() else None
+    folder = getattr(matrix.store, "root", None)
+    return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 def store_at(path: str | Path) -> Path | None:
@@ -108,7 +109,7 @@ def store_at(path: str | Path) -> Path | None:
         if path.suffix.lower() == ".zarr" and path.is_dir():
             import zarr
 
-            return path if is_current(zarr.open_group(str(path), mode="r")) else None
+            return path if is_current(zarr.open_group(str(path), mode="r", use_consolidated=False)) else None
     except (OSError, ValueError):
         return None
     return None
@@ -123,8 +124,9 @@ def copy_as_h5ad(source: Path, target: Path) -> None:
         return
     import zarr
 
+    vet_zarr(source)
     with h5py.File(target, "w") as file:
-        _copy(zarr.open_group(str(source), mode="r"), file)
+        _copy(zarr.open_group(str(source), mode="r", use_consolidated=False), file)
 
 
 def _copy(source: Any, target: Any) -> None:

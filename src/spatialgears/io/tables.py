@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +11,15 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
+from spatialgears.io.vetting import Room
+from spatialgears.io.vetting.tables import first_lines, open_text, require_columns, vet_parquet
 from spatialgears.validate.coordinates import named_pair
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-#: Rows of a counts table held dense at one time.
-CHUNK = 1000
+#: Rows, and values, of a counts table held dense at one time.
+CHUNK, CHUNK_VALUES = 1000, 2 * 10**7
 
 POSITIONS = ["barcode", "in_tissue", "array_row", "array_col", "pxl_row_in_fullres", "pxl_col_in_fullres"]
 
@@ -29,11 +29,11 @@ def is_table(path: Path) -> bool:
     return path.is_file() and path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
 
 
-def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnData:
+def read_counts(path: Path, room: Room, *, transpose: bool, names: pd.Index | None) -> AnnData:
     """A table of counts as sparse AnnData; ``names`` of spots or cells, where known, tell rows from columns."""
     from anndata import AnnData
 
-    separator, lines = _head(path)
+    separator, lines = _head(path, room)
     if len(lines) < 2 or len(lines[1]) < 2:
         raise InputError(
             f"{path}: expected a header and rows of a name and counts, parted by commas, tabs or semicolons; it begins "
@@ -41,11 +41,12 @@ def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnDa
             "Write it with one of these between the values.",
         )
     columns = lines[0][-(len(lines[1]) - 1) :]  # the header may lack the corner, as R writes it
+    require_columns(path, len(lines[1]))
     rows: list[str] = []
     blocks = []
-    with pd.read_csv(
-        path, sep=separator, header=None, skiprows=1, converters={0: str}, chunksize=CHUNK
-    ) as chunks:
+    options = {"sep": separator, "header": None, "skiprows": 1, "converters": {0: str}}
+    step = max(1, min(CHUNK, CHUNK_VALUES // len(columns)))
+    with open_text(path, room) as stream, pd.read_csv(stream, chunksize=step, **options) as chunks:
         for chunk in chunks:
             rows.extend(chunk[0])
             blocks.append(sparse.csr_matrix(chunk.iloc[:, 1:].to_numpy(np.float32)))
@@ -57,22 +58,23 @@ def read_counts(path: Path, *, transpose: bool, names: pd.Index | None) -> AnnDa
     return AnnData(counts, obs=pd.DataFrame(index=rows), var=pd.DataFrame(index=columns))
 
 
-def read_coordinates(path: Path) -> pd.DataFrame:
+def read_coordinates(path: Path, room: Room) -> pd.DataFrame:
     """A table of names, x and y; columns are found by their names, or are the only two with numbers."""
     if path.suffix.lower() == ".parquet":
-        frame = pd.read_parquet(path)
+        frame = _read_parquet(path, room)
     else:
-        separator, lines = _head(path)
+        separator, lines = _head(path, room)
         bare = len(lines) > 0 and all(_is_number(value) for value in lines[0][1:])
         corner = len(lines) == 2 and len(lines[1]) == len(lines[0]) + 1  # the header lacks it, as R writes it
-        frame = pd.read_csv(
-            path,
-            sep=separator,
-            header=None if bare else 0,
-            names=["name", *lines[0]] if corner else None,
-            converters={0: str},
-            index_col=False,
-        )
+        with open_text(path, room) as stream:
+            frame = pd.read_csv(
+                stream,
+                sep=separator,
+                header=None if bare else 0,
+                names=["name", *lines[0]] if corner else None,
+                converters={0: str},
+                index_col=False,
+            )
         if bare and frame.shape[1] == len(POSITIONS):
             frame.columns = POSITIONS
     frame = frame.set_index(frame.columns[0])
@@ -85,14 +87,15 @@ def read_coordinates(path: Path) -> pd.DataFrame:
     return frame[_xy(frame, path)].set_axis(["x", "y"], axis=1)
 
 
-def read_positions(path: Path) -> pd.DataFrame:
+def read_positions(path: Path, room: Room) -> pd.DataFrame:
     """Space Ranger's positions of spots: CSV with a header (from 2.0) or without, parquet (Visium HD)."""
     if path.suffix.lower() == ".parquet":
-        frame = pd.read_parquet(path)
+        frame = _read_parquet(path, room)
     else:
-        _, lines = _head(path)
+        _, lines = _head(path, room)
         bare = "barcode" not in lines[0]
-        frame = pd.read_csv(path, header=None if bare else 0, names=POSITIONS if bare else None)
+        with open_text(path, room) as stream:
+            frame = pd.read_csv(stream, header=None if bare else 0, names=POSITIONS if bare else None)
     lacking = [name for name in POSITIONS if name not in frame]
     if lacking:
         raise InputError(
@@ -102,12 +105,16 @@ def read_positions(path: Path) -> pd.DataFrame:
     return frame.set_index(frame["barcode"].astype(str))
 
 
-def _head(path: Path) -> tuple[str, list[list[str]]]:
+def _read_parquet(path: Path, room: Room) -> pd.DataFrame:
+    vet_parquet(path, room)
+    return pd.read_parquet(path)
+
+
+def _head(path: Path, room: Room) -> tuple[str, list[list[str]]]:
     """The separator and the fields of the first two lines."""
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
-    with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
-        lines = list(itertools.islice(file, 2))
+    lines = first_lines(path, room, 2)
     separator = max(",\t;", key=lines[0].count) if lines else ","
+    require_columns(path, max((line.count(separator) for line in lines), default=0))
     return separator, list(csv.reader(lines, delimiter=separator))
 
 

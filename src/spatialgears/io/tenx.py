@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from spatialgears.errors import InputError
 from spatialgears.io.tables import read_positions
+from spatialgears.io.vetting import Room
+from spatialgears.io.vetting.hdf5 import vet_hdf5
+from spatialgears.io.vetting.tables import open_text, vet_matrix_market
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -36,17 +39,18 @@ def is_cell_ranger(folder: Path) -> bool:
     return bool(_files(_outs(folder), _MATRICES[0])) or (_outs(folder) / _MATRICES[0]).is_dir()
 
 
-def read_cell_ranger(folder: Path) -> AnnData:
+def read_cell_ranger(folder: Path, room: Room) -> AnnData:
     """The filtered counts, gene expression only."""
     source = _matrix(_outs(folder), _MATRICES[0])
     assert source is not None
-    return _read_matrix(source)
+    return _read_matrix(source, room)
 
 
-def read_matrix_folder(folder: Path, *, matrix: Path | None = None) -> AnnData:
+def read_matrix_folder(folder: Path, room: Room, *, matrix: Path | None = None) -> AnnData:
     """Matrix, features and barcodes, gene expression only."""
     import pandas as pd
     from anndata import AnnData
+    from scipy import sparse
     from scipy.io import mmread
 
     found = matrix or _only(_matrices(folder), folder)
@@ -56,17 +60,14 @@ def read_matrix_folder(folder: Path, *, matrix: Path | None = None) -> AnnData:
             f"{found}: expected a name that ends in matrix.mtx or matrix.mtx.gz, so that the tables beside it are found.",
             "Call it so, and the others features.tsv (or genes.tsv) and barcodes.tsv, all after the same beginning.",
         )
-    features, barcodes = (
-        pd.read_csv(_beside(found, prefix, names), sep="\t", header=None, dtype=str, na_filter=False)
-        for names in (("features", "genes"), ("barcodes",))
-    )
-    counts = mmread(found).T.tocsr().astype("float32")
-    if counts.shape != (len(barcodes), len(features)):
-        raise InputError(
-            f"{found} holds {counts.shape[1]:,} features of {counts.shape[0]:,} barcodes, the tables beside it "
-            f"{len(features):,} and {len(barcodes):,}.",
-            "Take the three files from one run.",
-        )
+    tables = []
+    for named in (("features", "genes"), ("barcodes",)):
+        with open_text(_beside(found, prefix, named), room) as stream:
+            tables.append(pd.read_csv(stream, sep="\t", header=None, dtype=str, na_filter=False))
+    features, barcodes = tables
+    vet_matrix_market(found, room, (len(features), len(barcodes)))
+    with open_text(found, room, names=False) as stream:
+        counts = sparse.csr_matrix(mmread(stream).T).astype("float32")
     names = dict(enumerate(["gene_ids", "symbol", "feature_types"]))
     var = features.iloc[:, :3].rename(columns=names)
     var.index = pd.Index(var.pop("symbol") if "symbol" in var else var["gene_ids"], name=None)
@@ -75,7 +76,7 @@ def read_matrix_folder(folder: Path, *, matrix: Path | None = None) -> AnnData:
     return adata[:, genes].copy()
 
 
-def read_space_ranger(folder: Path) -> AnnData:
+def read_space_ranger(folder: Path, room: Room) -> AnnData:
     """Counts of the spots in tissue; ``obsm["spatial"]`` in pixels of the full image, column first."""
     from spatialgears.validate.counts import check_structure
 
@@ -98,9 +99,9 @@ def read_space_ranger(folder: Path) -> AnnData:
             f"{root} has no counts; expected {_MATRICES[0]}.h5 or the folder {_MATRICES[0]}.",
             "Copy it there from the Space Ranger output.",
         )
-    adata = _read_matrix(source)
+    adata = _read_matrix(source, room)
     check_structure(adata.X)
-    positions = read_positions(places).reindex(adata.obs_names)
+    positions = read_positions(places, room).reindex(adata.obs_names)
     unknown = positions["in_tissue"].isna()
     if unknown.any():
         raise InputError(
@@ -122,10 +123,16 @@ def _outs(folder: Path) -> Path:
     return folder / "outs" if (folder / "outs").is_dir() else folder
 
 
-def _read_matrix(path: Path) -> AnnData:
-    import scanpy
+def read_10x_h5(path: Path, room: Room) -> AnnData:
+    """Counts of a 10x ``.h5`` file, gene expression only."""
+    import scanpy  # slow to import: only where needed
 
-    return read_matrix_folder(path) if path.is_dir() else scanpy.read_10x_h5(path)
+    vet_hdf5(path, room)
+    return scanpy.read_10x_h5(path)
+
+
+def _read_matrix(path: Path, room: Room) -> AnnData:
+    return read_matrix_folder(path, room) if path.is_dir() else read_10x_h5(path, room)
 
 
 def _beside(matrix: Path, prefix: str, names: Sequence[str]) -> Path:

@@ -6,9 +6,6 @@ import itertools
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
-
-import psutil
 
 from spatialgears.assembly.assemble import cells_in_one_pass
 from spatialgears.assembly.measure import BATCH
@@ -19,10 +16,8 @@ from spatialgears.expression.views import BANK_BYTES, MAX_VIEWS
 from spatialgears.geometry.ensemble import ENSEMBLE_DRAWS
 from spatialgears.pipeline.features import DENSE_CELLS
 from spatialgears.runtime.machine import usable_cores
+from spatialgears.runtime.memory import memory_limits
 from spatialgears.supervision.folds import MOST_SLIDES
-
-#: Address space that is mapped, but not used, by threads and libraries loaded on the way.
-RESERVED = 5e8
 
 
 @dataclass(frozen=True)
@@ -66,37 +61,13 @@ def require_memory(cost: Cost) -> None:
         If more memory is needed than the machine has, or than a limit on this process leaves.
     """
     needed = cost.peak_bytes * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # all processes of this machine
-    rooms = {"the machine has": float(psutil.virtual_memory().total)}
-    group = Path("/sys/fs/cgroup/memory.max")
-    if group.exists() and (told := group.read_text().strip()).isdecimal():
-        rooms["the control group allows"] = float(told)
-    rooms |= _limits()
-    where, room = min(rooms.items(), key=lambda item: item[1])
+    where, room = min(memory_limits().items(), key=lambda item: item[1])
     if needed > room:
         raise InputError(
             f"This takes about {needed / 1e9:.1f} GB of memory; {where} {max(room, 0) / 1e9:.1f} GB.",
             "Raise the limit, use a larger machine, or fewer cells, fewer genes (--set expression.n_genes=500), "
             "or --preset quick.",
         )
-
-
-def _limits() -> dict[str, float]:
-    """Peak memory that limits on this process leave room for, beside what it has mapped and does not use."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return {}
-    memory = psutil.Process().memory_info()
-    mapped = {
-        resource.RLIMIT_AS: ("ulimit -v leaves", memory.vms),
-        resource.RLIMIT_DATA: ("ulimit -d leaves", getattr(memory, "data", memory.rss)),
-    }
-    found = {}
-    for kind, (name, used) in mapped.items():
-        soft, _ = resource.getrlimit(kind)
-        if soft != resource.RLIM_INFINITY:
-            found[name] = soft - max(used - memory.rss, 0) - RESERVED
-    return found
 
 
 def predict_cost(
