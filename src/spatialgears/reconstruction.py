@@ -229,7 +229,9 @@ class Reconstruction:
         adata.uns["gears"] = uns
         return adata
 
-    def write(self, adata: AnnData, path: str | Path, *, source: str | Path | None = None) -> None:
+    def write(
+        self, adata: AnnData, path: str | Path, *, source: str | Path | None = None, digest: str | None = None
+    ) -> None:
         """Write the cells with their places to an ``.h5ad`` file, or the places alone to a ``.csv``, whole or not at all.
 
         Parameters
@@ -242,6 +244,8 @@ class Reconstruction:
         source
             Where the cells were read from. An ``.h5ad`` file or ``.zarr`` folder is then copied, as those on disk are: what
             was not read of it, such as other layers, is kept.
+        digest
+            SHA-256 of that source when it was read: if it has changed since, it is refused.
 
         Returns
         -------
@@ -271,6 +275,6 @@ class Reconstruction:
             with warnings.catch_warnings():  # validation has told of names that repeat
                 warnings.filterwarnings("ignore", message="Observation names are not unique")
                 added = self.to_adata(AnnData(obs=adata.obs.copy(), var=adata.var.copy()))
-            add_to_h5ad(added, path, source=source, replacing=OF_PLACES)
+            add_to_h5ad(added, path, source=source, replacing=OF_PLACES, digest=digest)
         else:
             write_h5ad(self.to_adata(adata, copy=True), path)

@@ -1,13 +1,14 @@
-"""One folder, all of it: check, fit, reconstruct, self-check and report, going on after any interruption.
+"""Everything in one folder: check, fit, reconstruct, self-check and report, resumed after any interruption.
 
-A step is done when its result stands under its final name, and every file is written whole or not at all, so a run that
-was stopped at any moment goes on from the last checkpoint and ends as it would have.
+A step is done when its result has its final name, and every file is written whole or not at all. A run that was stopped at
+any moment therefore continues from the last checkpoint and ends as it would have.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +17,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from spatialgears._version import __version__
 from spatialgears.config import Config, Preset
 from spatialgears.errors import InputError, RunError
-from spatialgears.runtime.files import remove_leftovers, write_atomic
+from spatialgears.runtime.files import fingerprint, read_regular, remove_leftovers, write_atomic
 from spatialgears.runtime.processes import agreed, is_first
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.training import join
 from spatialgears.storage import model_folder as store
-from spatialgears.storage.run_folder import RunFolder, fingerprint, locked, logged
+from spatialgears.storage.run_folder import RunFolder, locked, logged
 from spatialgears.text import duration, number, size
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FITTED, DONE = 1, 2  # what the first process tells the others of the folder
+FITTED, DONE = 1, 2  # the state of the folder, which the first process sends to the others
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def run(
 ) -> RunFolder:
     """Do everything that is not done yet in a run folder.
 
-    A result that is not what the run wrote is left alone and refused by name.
+    A result that is not what the run wrote is left alone and refused by name, and so are inputs that change meanwhile.
 
     Parameters
     ----------
@@ -96,7 +97,9 @@ def run(
     _refuse_strangers(out)
     with locked(out.root), logged(out.log):
         logger.info("spatialgears %s: %s", __version__, inputs.command or "from Python")
+        out.require_plain()
         remove_leftovers(out.root, [path.name for path in (out.manifest, *out.results)])
+        described = _described(inputs, config)
         slides, cells = inputs.read()
         require_types(cells, inputs.types)
         valid = validate_sampled(
@@ -111,7 +114,8 @@ def run(
         cost = prepared.cost(config, n_cells=cells.n_obs)
         require_memory(cost)
         begun = out.manifest.exists()
-        manifest = _claim(out, inputs, config)
+        _require_unchanged(described, _described(inputs, config))
+        manifest = _claim(out, described)
         _refuse_changed(out, manifest)
         fitted = (out.model / "meta.json").exists()
         done = bool(manifest.get("results")) and all(path.exists() for path in out.results)
@@ -125,6 +129,7 @@ def run(
                 f"Everything is done already in {out.root}; nothing was changed. To do it again, choose another folder with "
                 "-o, or delete this one."
             )
+            store.remove(out.checkpoints)  # a run that was killed after its last result has left them
             return out
         if begun:
             say(f"Going on in {out.root}" + (": the model is fitted already." if fitted else "."))
@@ -144,7 +149,7 @@ def run(
             agreed(FITTED)
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
         placed.write(cells, out.places)
-        placed.write(cells, out.cells, source=inputs.sc)
+        placed.write(cells, out.cells, source=inputs.sc, digest=manifest["inputs"][inputs.sc])
         try:
             require_plotly()
         except InputError as error:
@@ -205,7 +210,7 @@ def _loaded(out: RunFolder, config: Config) -> GEARS:
 
 def _refuse_strangers(out: RunFolder) -> None:
     """Refuse a folder of someone else's files before anything is written to it."""
-    if out.manifest.exists() or not out.root.is_dir():
+    if os.path.lexists(out.manifest) or not out.root.is_dir():
         return
     strangers = [p.name for p in out.root.iterdir() if p.name != out.log.name and not p.name.startswith(".")]
     if strangers:
@@ -230,9 +235,9 @@ def _write(path: Path, manifest: Mapping[str, Any]) -> None:
     write_atomic(path, store.sealed(json.dumps(manifest, indent=1)) + "\n")
 
 
-def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> dict[str, Any]:
-    """The manifest, written if the run is new; a folder that belongs to another run is refused."""
-    manifest: dict[str, Any] = {
+def _described(inputs: RunInputs, config: Config) -> dict[str, Any]:
+    """What a run is known by: its inputs by their contents, how they are read, configuration and versions."""
+    return {
         "inputs": {path: fingerprint(path) for path in [*inputs.st, inputs.sc]},
         "reading": {
             "spatial_key": inputs.spatial_key,
@@ -243,11 +248,24 @@ def _claim(out: RunFolder, inputs: RunInputs, config: Config) -> dict[str, Any]:
         "versions": store.versions(),
         "command": inputs.command,
     }
+
+
+def _require_unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse inputs that changed while they were read."""
+    files = [({**one["inputs"], **one["reading"]["files"]}) for one in (before, after)]
+    if changed := [path for path, digest in files[0].items() if files[1].get(path) != digest]:
+        raise InputError(
+            f"{', '.join(changed)} changed while it was read.", "Wait until it is complete, and run again."
+        )
+
+
+def _claim(out: RunFolder, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest, written if the run is new; a folder that belongs to another run is refused."""
     if not out.manifest.exists():
         _write(out.manifest, manifest)
         return manifest
     try:
-        text = out.manifest.read_text(encoding="utf-8")
+        text = read_regular(out.manifest).decode()
         before: dict[str, Any] = json.loads(text)
         whole = store.is_sealed(text)
     except (OSError, ValueError, RecursionError):

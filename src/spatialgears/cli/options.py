@@ -224,6 +224,8 @@ def _ours(path: Path) -> bool:
     import h5py
 
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return False
         if path.suffix == ".csv":
             from spatialgears.reconstruction import COLUMNS
 
@@ -232,7 +234,8 @@ def _ours(path: Path) -> bool:
         if path.suffix == ".html":
             return b"spatialgears report" in path.read_bytes()
         with h5py.File(path) as file:
-            return "uns/gears" in file
+            own = isinstance(file.get("uns", getlink=True), h5py.HardLink)  # no link to another file
+            return own and "gears" in file["uns"]
     except OSError:
         return False
 

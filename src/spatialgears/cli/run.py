@@ -151,12 +151,13 @@ def fit(
     num_nodes: launch.NumNodes = None,
 ) -> None:
     """Fit a model on slides and cells, and save it."""
+    from spatialgears.storage.model_folder import require_free
+
     settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
     options.require_room()
     options.check_paths([*st, sc])
     model = options.require_apart(model, [*st, sc], option="--model", kind="folder")
-    if model.is_file() or (model.exists() and any(model.iterdir())):
-        raise InputError(f"{model} exists and is not empty.", "Choose another folder with --model.")
+    require_free(model)
     options.require_writable(model, option="--model")
     if launch.launched(settings):
         return
@@ -229,6 +230,7 @@ def reconstruct(
     join(settings)
     from spatialgears.io import read
     from spatialgears.model import GEARS
+    from spatialgears.runtime.files import fingerprint
     from spatialgears.runtime.processes import is_first
 
     fitted = GEARS.load(model)
@@ -239,13 +241,14 @@ def reconstruct(
             f"The model is fitted already; found --set {' --set '.join(assignments or [])}.",
             "Set threads and values of the assembly (assembly.KEY=VALUE) here, and all others for gears fit or gears run.",
         )
+    digest = fingerprint(sc) if is_first() else None
     cells = read(
         sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=options.is_large(sc)
     )
     placed = _place(fitted, cells, normalised=normalised)
     if not is_first():
         return
-    placed.write(cells, out, source=sc)
+    placed.write(cells, out, source=sc, digest=digest)
     typer.echo(placed.status)
     if profile:
         output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})

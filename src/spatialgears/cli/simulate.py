@@ -25,19 +25,19 @@ def simulate(
     """Simulate slides (st_1.h5ad, ...), cells (sc.h5ad) and, apart, where the cells were (truth.h5ad)."""
     from spatialgears.datasets import simulate_tissue
     from spatialgears.io import write_h5ad
+    from spatialgears.runtime.files import atomic_paths, unfinished
 
     out = out.expanduser()
-    names = [*(f"st_{i + 1}" for i in range(sections)), "sc", "truth"]
-    if there := [name for name in names if (out / f"{name}.h5ad").exists()]:
-        raise InputError(
-            f"{out} holds {', '.join(f'{name}.h5ad' for name in there)} already.", "Name another folder."
-        )
+    names = [*(f"st_{i + 1}.h5ad" for i in range(sections)), "sc.h5ad", "truth.h5ad"]
+    there = [name for name in names if (out / name).exists()]
+    if there and not unfinished(out, names):
+        raise InputError(f"{out} holds {', '.join(there)} already.", "Name another folder.")
     tissue = simulate_tissue(n_cells=cells, n_sections=sections, n_genes=genes, seed=seed)
     written = []
-    for name, adata in zip(names, [*tissue.slides, tissue.cells, tissue.truth], strict=True):
-        path = out / f"{name}.h5ad"
-        write_h5ad(adata, path)
-        written.append({"path": str(path), "observations": adata.n_obs, "genes": adata.n_vars})
+    with atomic_paths(out, names) as paths:
+        for name, adata in zip(names, [*tissue.slides, tissue.cells, tissue.truth], strict=True):
+            write_h5ad(adata, paths[name])
+            written.append({"path": str(out / name), "observations": adata.n_obs, "genes": adata.n_vars})
     if as_json:
         output.emit_json({"files": written, "seed": seed})
         return

@@ -1,37 +1,55 @@
-"""Files written whole or not at all, and tensors stored without pickle."""
+"""Files that are written whole or not at all, opened without following links, and tensors stored without pickle."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import re
+import stat
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from glob import escape as glob_escape
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from spatialgears.errors import RunError
+from spatialgears.errors import InputError, RunError
+
+#: Never through a symbolic link, never waiting for the other end of a pipe; absent on Windows.
+_SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+#: Temporary files that this process is writing.
+_WRITING: set[Path] = set()
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path in the same folder to write to: flushed and renamed over ``path`` at the end, or removed."""
+    """A temporary path in the same folder to write to: flushed and renamed over ``path`` at the end, or removed.
+
+    What processes that were killed have left of the same file is removed.
+    """
     path = Path(path).expanduser()
+    if path in _WRITING:  # it is one of these already
+        yield path
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        for left in abandoned(path):
+            left.unlink(missing_ok=True)
+        prefix = f".{path.name}.{os.getpid()}."
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=path.suffix)
     except OSError as error:
         raise cannot_write(path, error) from error
     os.close(handle)
     temporary = Path(name)
+    _WRITING.add(temporary)
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -46,6 +64,47 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise cannot_write(path, error) from error
         raise
+    finally:
+        _WRITING.discard(temporary)
+
+
+@contextmanager
+def atomic_paths(folder: Path, names: Sequence[str]) -> Iterator[dict[str, Path]]:
+    """Temporary paths, by name, of files that belong together: all are complete before the first is put in its place.
+
+    The last of ``names`` is put there last. If the process is killed on the way, :func:`unfinished` says so.
+    """
+    with ExitStack() as complete:  # left in reverse
+        yield {name: complete.enter_context(atomic_path(folder / name)) for name in reversed(names)}
+
+
+def unfinished(folder: Path, names: Sequence[str]) -> bool:
+    """Whether a process was killed while it put files of :func:`atomic_paths` in their places."""
+    return not (folder / names[-1]).exists() and bool(abandoned(folder / names[-1]))
+
+
+def abandoned(path: Path) -> list[Path]:
+    """What :func:`atomic_path` left of a file in processes that have ended since."""
+    return [left for left, process in _temporary(path) if left not in _WRITING and not _runs(process)]
+
+
+def _temporary(path: Path) -> list[tuple[Path, int]]:
+    """Temporary files of a file, and the number of the process that made each; none (0) in those of older versions."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(?:(\d+)\.)?\w{{8}}{re.escape(path.suffix)}")
+    if not path.parent.is_dir():
+        return []
+    found = [(path.parent / name, pattern.fullmatch(name)) for name in os.listdir(path.parent)]
+    return [(one, int(match[1] or 0)) for one, match in found if match]
+
+
+def _runs(process: int) -> bool:
+    """Whether another process of this number is at work."""
+    try:
+        return process not in (0, os.getpid()) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
 
 
 def cannot_write(path: str | Path, error: OSError) -> RunError:
@@ -61,10 +120,59 @@ def cannot_write(path: str | Path, error: OSError) -> RunError:
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Delete what :func:`atomic_path` left of these files when a process was killed while it wrote."""
+    """Delete what :func:`atomic_path` left of these files, in a folder that no other process is writing to."""
     for name in names:
-        for path in folder.glob(f".{glob_escape(name)}.????????{Path(name).suffix}"):
+        for path, _ in _temporary(folder / name):
             path.unlink(missing_ok=True)
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file; of nothing that a symbolic link leads to, and of no pipe or device.
+
+    Nothing is truncated, and nothing waits. With ``os.O_CREAT`` the file is made.
+    """
+    try:
+        handle = os.open(path, flags | _SAFELY, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+            raise not_regular(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise not_regular(path)
+    return handle
+
+
+def read_regular(path: str | Path) -> bytes:
+    """The contents of a regular file, which is not reached through a symbolic link."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
+def not_regular(path: str | Path) -> RunError:
+    """The error of a link, pipe or device where a file or folder of ours should be."""
+    return RunError(
+        f"{path} is a symbolic link or something else that is neither a regular file nor a folder. It was not used: delete "
+        "it, or choose another folder."
+    )
+
+
+def fingerprint(path: str | Path) -> str:
+    """SHA-256 of a file, or of the names and contents of all files of a folder."""
+    path = Path(path).expanduser()
+    digest = hashlib.sha256()
+    try:
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            digest.update(os.fsencode(file.relative_to(path)))
+            with file.open("rb") as stream:
+                while block := stream.read(2**22):
+                    digest.update(block)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or path} could not be read: {error.strerror}.", "Put it back, and run again."
+        ) from error
+    return digest.hexdigest()
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
@@ -91,6 +199,8 @@ def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what :func:`save_state` wrote; a damaged file is refused by name."""
     path = Path(path)
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
         data = path.read_bytes()
     except OSError as error:
         raise RunError(

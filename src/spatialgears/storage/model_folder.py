@@ -7,7 +7,6 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 from spatialgears._version import __version__
 from spatialgears.config import Config
 from spatialgears.errors import ConfigError, InputError, RunError
-from spatialgears.runtime.files import atomic_path, load_state, packed_state, remove_leftovers
+from spatialgears.runtime.files import abandoned, atomic_paths, load_state, packed_state, unfinished
 
 FORMAT = 3
 FILES = ("config.json", "weights.safetensors", "genes.txt", "meta.json")
@@ -38,22 +37,8 @@ class StoredModel:
 def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = False) -> None:
     """Write a model folder: all files beside those that are there, which they replace once all are complete."""
     folder = Path(folder).expanduser()
-    if folder.is_file():
-        raise InputError(f"{folder} is a file.", "Choose another folder.")
-    remove_leftovers(folder, FILES)
-    if folder.exists() and any(folder.iterdir()):
-        is_model = all((folder / name).exists() for name in FILES)
-        if not overwrite:
-            raise InputError(
-                f"{folder} exists and is not empty.",
-                "Choose another folder, or pass overwrite=True for a model folder.",
-            )
-        if not is_model and {p.name for p in folder.iterdir()} - set(FILES):
-            raise InputError(
-                f"{folder} holds files that are not a model.", "Choose another folder; nothing was changed."
-            )
-    with ExitStack() as complete:  # the first is put in its place last: without meta.json there is no model
-        new = {name: complete.enter_context(atomic_path(folder / name)) for name in reversed(FILES)}
+    require_free(folder, overwrite=overwrite)
+    with atomic_paths(folder, FILES) as new:  # without meta.json, which comes last, there is no model
         new["config.json"].write_text(model.config.to_json(), encoding="utf-8")
         new["genes.txt"].write_text(
             "".join(f"{gene}\n" for gene in model.genes), encoding="utf-8", newline="\n"
@@ -63,6 +48,27 @@ def save_model(folder: str | Path, model: StoredModel, *, overwrite: bool = Fals
         meta = {"format": FORMAT, "versions": versions(), "files": digests, **model.meta}
         text = json.dumps(meta, indent=1, default=float)
         new["meta.json"].write_text(sealed(text) + "\n", encoding="utf-8")
+
+
+def require_free(folder: Path, *, overwrite: bool = False) -> None:
+    """Refuse a folder that a model cannot be saved to. What a killed process has left of a model is removed."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file.", "Choose another folder.")
+    if unfinished(folder, FILES):
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
+    for path in (left for name in FILES for left in abandoned(folder / name)):
+        path.unlink(missing_ok=True)
+    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if found and not overwrite:
+        raise InputError(
+            f"{folder} exists and is not empty.",
+            "Choose another folder, or pass overwrite=True for a model folder.",
+        )
+    if not found >= set(FILES) and found - set(FILES):
+        raise InputError(
+            f"{folder} holds files that are not a model.", "Choose another folder; nothing was changed."
+        )
 
 
 def load_model(folder: str | Path) -> StoredModel:

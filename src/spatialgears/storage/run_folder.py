@@ -1,19 +1,21 @@
-"""A run's folder: its names, its lock, its log, and the digests of what lies in it."""
+"""A run's folder: its names, its lock and its log. No link in it is followed, so that a run writes nowhere else."""
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
 import logging
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from io import TextIOWrapper
 from pathlib import Path
 
 from spatialgears.errors import InputError, RunError
-from spatialgears.runtime.files import cannot_write
+from spatialgears.runtime.files import cannot_write, not_regular, open_regular, read_regular
 
 try:
     import fcntl
@@ -65,32 +67,32 @@ class RunFolder:
         return [self.cells, self.places, self.report]
 
     def warnings(self) -> list[str]:
-        """What the run found odd, as its manifest tells."""
-        told: list[str] = json.loads(self.manifest.read_text(encoding="utf-8")).get("warnings", [])
-        return told
+        """The run's warnings, as its manifest has them."""
+        found: list[str] = json.loads(read_regular(self.manifest)).get("warnings", [])
+        return found
 
     @property
     def log(self) -> Path:
         """What happened when."""
         return self.root / "run.log"
 
+    def require_plain(self) -> None:
+        """Refuse links, pipes and devices where the run has files and folders."""
+        for path in (self.manifest, self.log, *self.results):
+            _require(path, stat.S_ISREG)
+        for folder in (self.checkpoints, self.model):
+            _require(folder, stat.S_ISDIR)
+            for path in folder.iterdir() if folder.exists() else ():
+                _require(path, stat.S_ISREG)
 
-def fingerprint(path: str | Path) -> str:
-    """SHA-256 of a file, or of the names and contents of all files of a folder."""
-    path = Path(path).expanduser()
-    digest = hashlib.sha256()
+
+def _require(path: Path, kind: Callable[[int], bool]) -> None:
     try:
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        for file in files:
-            digest.update(os.fsencode(file.relative_to(path)))
-            with file.open("rb") as stream:
-                while block := stream.read(2**22):
-                    digest.update(block)
-    except OSError as error:
-        raise InputError(
-            f"{error.filename or path} could not be read: {error.strerror}.", "Put it back, and run again."
-        ) from error
-    return digest.hexdigest()
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not kind(mode):
+        raise not_regular(path)
 
 
 @contextmanager
@@ -98,30 +100,42 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold a run folder for one process; the lock goes with the process, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / ".lock").open("w")
+        handle = open_regular(folder / ".lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise InputError(
             f"Cannot write to {folder}: {error.strerror}.", "Choose another folder with -o."
         ) from None
-    with stream:
-        if fcntl is None:
-            logger.warning("This system has no file locks: do not start a second run in %s.", folder)
-            yield
-            return
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"Another run is at work in {folder}. Wait for it to end, or choose another folder with -o."
-            ) from None
+    with os.fdopen(handle, "rb"):
+        if fcntl is None or not _lock(handle, folder):
+            logger.warning("There are no file locks here: do not start a second run in %s.", folder)
         yield
 
 
+def _lock(handle: int, folder: Path) -> bool:
+    """Lock a file, unless its file system knows no locks; one that is locked is refused."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            raise RunError(
+                f"Another run is at work in {folder}. Wait for it to end, or choose another folder with -o."
+            ) from None
+        return False
+    return True
+
+
 class _LogFile(logging.FileHandler):
-    """A file whose failure, as on a full disk, does not stop the run: what matters there is told elsewhere."""
+    """A file whose failure, as on a full disk, does not stop the run: what matters is said elsewhere, too."""
+
+    def _open(self) -> TextIOWrapper:
+        handle = open_regular(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        if os.fstat(handle).st_nlink > 1:  # the same file under a name elsewhere
+            os.close(handle)
+            raise not_regular(self.baseFilename)
+        return os.fdopen(handle, "a", encoding=self.encoding, errors=self.errors)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Go on without this line."""
+        """Continue without this line."""
 
     def close(self) -> None:
         """Close, whether or not the last lines could be written."""
@@ -140,9 +154,9 @@ class _Onward(logging.Handler):
 
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
-    """Append what the package logs to a file; an error that ends the run is noted too.
+    """Append what the package logs to a file, and the error that ends the run.
 
-    The file gets more than the console does, which is told only what it would have been told anyway.
+    The file gets more than the console, which shows what it would have shown anyway.
     """
     package = logging.getLogger("spatialgears")
     try:
