@@ -99,16 +99,18 @@ def test_the_layout_has_to_do_with_the_truth(small_result, small_tissue):
 def test_learnt_attributes(small_model):
     assert len(small_model.panel_.genes) == len(small_model.panel_.weights) <= 60
     assert {"fold-0/loss", "fold-1/loss", "refiner/loss"} <= set(small_model.history_)
+    cells, *spots = small_model.checks_
     titles = [check.title for check in small_model.checks_]
     assert titles == [
+        "Cells, by kept-out genes",
         "Held-out spots of slide 1",
         "Held-out spots of slide 2",
         "Held-out slide 1",
         "Held-out slide 2",
     ]
-    assert all(check.reference["spearman"] > 0.5 for check in small_model.checks_)
+    assert all(check.reference["spearman"] > 0.5 for check in spots)
     assert repr(small_model).startswith(
-        "GEARS fitted on 2 slides and 53 genes; self-check: Held-out spots of slide 1 "
+        f"GEARS fitted on 2 slides and 53 genes; self-check: Cells, by kept-out genes {cells.verdict}, Held-out spots of "
     )
     assert small_model.warnings_ == ["Only 60 genes are shared; places will be coarse."]
 
@@ -393,7 +395,7 @@ def test_without_held_out_spots_radii_are_unknown_but_places_are_not(small_confi
     )
     model = GEARS(config).fit(small_tissue.slides[0], small_tissue.cells)
     placed = model.reconstruct(small_tissue.cells)
-    assert model.checks_ == []
+    assert [one.title for one in model.checks_] == ["Cells, by kept-out genes"]
     assert np.isfinite(placed.coords).all() and np.isnan(placed.radius90).all()
     assert placed.samples.shape == (0, 150, 2)  # no refiner: nothing to draw from
 

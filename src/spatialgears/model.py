@@ -13,10 +13,12 @@ import numpy as np
 from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.errors import GearsError, InputError, RunError
 from spatialgears.expression.panel import Panel
-from spatialgears.pipeline import self_check
+from spatialgears.pipeline import cell_check, self_check
+from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.pipeline.cost import predict_cost, require_memory
 from spatialgears.pipeline.fit import fit_model
 from spatialgears.pipeline.fitted import Fitted
+from spatialgears.pipeline.kept_out import check_cells
 from spatialgears.pipeline.place import Placement, place
 from spatialgears.pipeline.prepare import Prepared, prepare
 from spatialgears.pipeline.self_check import SelfCheck
@@ -50,7 +52,7 @@ class GEARS:
     history_
         Training curves by name, ``"<phase>/<loss>"``.
     checks_
-        How well spots were placed by models that had not seen them.
+        The check on cells by kept-out genes, then how well spots were placed by models trained without them.
     counts_
         Whether it was fitted on counts, and not on normalised values.
     embedding_
@@ -223,18 +225,24 @@ class GEARS:
         _log_warnings(found)
         with threads(config.threads) as workers, threads(1), shown(progress) as callback:
             placed = place(fitted, counts, config, missing=missing, workers=workers, progress=callback)
+            check = fitted.cell_check if known else None
+            if check is None:
+                check = check_cells(fitted, counts, config, missing=missing, progress=callback)
+        found += self._warnings(placed, check, of_the_fit=known)
         return Reconstruction(
             obs_names=np.asarray(cells.obs_names, dtype=str),
-            self_check=[one.sentence for one in self.checks_],
-            warnings=list(dict.fromkeys([*found, *self._warnings(placed, of_the_fit=known)])),
+            cell_check=check,
+            self_check=[check.sentence, *(one.sentence for one in fitted.checks)],
+            warnings=list(dict.fromkeys(found)),
             **{field.name: getattr(placed, field.name) for field in fields(placed)},
         )
 
-    def _warnings(self, placed: Placement, *, of_the_fit: bool) -> list[str]:
+    def _warnings(self, placed: Placement, check: CellCheck, *, of_the_fit: bool) -> list[str]:
         """What speaks against the inputs, the model and the places, in words."""
         fitted = [text if of_the_fit else f"When the model was fitted: {text}" for text in self.warnings_]
+        fitted += cell_check.warnings(check, spots=self_check.trusted(self.fitted_.checks))
         return fitted + self_check.warnings(
-            self.checks_,
+            self.fitted_.checks,
             morans_i=self.panel_.morans_i,
             n_slides=len(placed.slides),
             outside=placed.outside,
@@ -263,9 +271,10 @@ class GEARS:
         return self.fitted_.history
 
     @property
-    def checks_(self) -> list[SelfCheck]:
-        """The self-checks on spots and slides that were held out."""
-        return self.fitted_.checks
+    def checks_(self) -> list[CellCheck | SelfCheck]:
+        """The check on cells by kept-out genes, then the self-checks on spots and slides that were held out."""
+        cells = self.fitted_.cell_check
+        return [*([] if cells is None else [cells]), *self.fitted_.checks]
 
     @property
     def counts_(self) -> bool:

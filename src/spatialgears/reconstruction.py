@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from spatialgears._version import __version__
 from spatialgears.assembly.distances import dense_distances, nearest_cells, neighbour_matrix, pair_distances
 from spatialgears.errors import InputError
+from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.runtime.files import write_atomic
 from spatialgears.text import number
 
@@ -61,7 +62,9 @@ class Reconstruction:
     diagnostics
         Numbers by name.
     self_check
-        What the model's self-checks say, a sentence each.
+        What the checks say, a sentence each: the check on these cells first, then those on held-out spots.
+    cell_check
+        Whether the cells, where they were placed, show the patterns of genes that the placing did not see.
     warnings
         Why not to trust the places, or some of them; empty if nothing is odd.
 
@@ -83,6 +86,7 @@ class Reconstruction:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     self_check: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    cell_check: CellCheck | None = None
 
     def __repr__(self) -> str:
         return (
@@ -171,7 +175,8 @@ class Reconstruction:
             ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``, ``obs["gears_outside"]``;
             ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph for scanpy
             (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``, with the self-check
-            and the warnings in words. What rests on other places (``X_gears...`` and ``gears_...``) goes.
+            and the warnings in words, and ``cells_check``: the figures of the check on these cells
+            by kept-out genes. What rests on other places (``X_gears...`` and ``gears_...``) goes.
 
         Examples
         --------
@@ -215,6 +220,8 @@ class Reconstruction:
             "self_check": "\n".join(self.self_check),
             "warnings": "\n".join(self.warnings),
         }
+        if self.cell_check is not None:
+            uns["cells_check"] = self.cell_check.figures()
         if k > 0:
             distances = neighbour_matrix(self.coords, k)
             connected = distances.copy()

@@ -87,6 +87,9 @@ def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
     facts = json.loads(out)
     assert code == 0 and Path(facts["cells"]).exists() and Path(facts["report"]).exists()
     assert facts["self_check"][0]["title"] == "Held-out spots of slide st_1"
+    found = facts["cells_check"]
+    assert {"r", "se", "reference", "shuffled", "ceiling", "n_genes", "verdict"} <= set(found)
+    assert found["n_cells"] == 150 and len(found["by_gene"]["gene"]) == found["n_genes"]
     assert facts["warnings"][0] == "Only 60 genes are shared; places will be coarse."
     before = (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns
     code, out, err = gears(*command)

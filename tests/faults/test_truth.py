@@ -144,14 +144,14 @@ def shuffled(slides, rng: np.random.Generator, kind: str):
 
 
 def finds_signal(model: GEARS) -> bool:
-    told = warnings(model.checks_, morans_i=model.panel_.morans_i)
+    told = warnings(model.fitted_.checks, morans_i=model.panel_.morans_i)
     return not any("No spatial signal" in text or "No self-check" in text for text in told)
 
 
 def test_signal_is_found_where_there_is_some(learner, tissue):
     model = GEARS(learner).fit(tissue.slides, tissue.cells)
-    assert finds_signal(model) and len(model.checks_) == 4
-    assert max(one.p_value for one in model.checks_) == 0.001
+    assert finds_signal(model) and len(model.fitted_.checks) == 4
+    assert max(one.p_value for one in model.fitted_.checks) == 0.001
 
 
 @pytest.mark.parametrize("kind", ["spots", "genes"])
@@ -168,7 +168,7 @@ def test_no_signal_is_found_in_many_shuffles(learner, tissue, rng, record_proper
         slides = shuffled(tissue.slides, rng, ("spots", "genes", "places")[number % 3])
         model = GEARS(learner.with_values({"seed": number})).fit(slides, tissue.cells)
         passed += finds_signal(model)
-        single += sum(one.verdict != "none" for one in model.checks_)
+        single += sum(one.verdict != "none" for one in model.fitted_.checks)
         record_property("shuffles seen through", 1)
     assert passed == 0 and single <= 2  # of four checks each, at a level of one in a thousand
 

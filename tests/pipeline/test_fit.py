@@ -8,6 +8,7 @@ import torch
 from scipy import sparse
 
 from spatialgears.errors import ConfigError, InputError
+from spatialgears.expression.panel import Panel
 from spatialgears.geometry.features import Features
 from spatialgears.model import GEARS
 from spatialgears.pipeline.fit import _keep_slides, fit_model
@@ -57,5 +58,10 @@ def test_of_a_large_slide_as_many_spots_as_are_kept_fill_the_tissue(small_config
     grid = np.stack(np.meshgrid(np.arange(20.0), np.arange(20.0)), -1).reshape(-1, 2)
     monkeypatch.setattr("spatialgears.pipeline.fit.FOOTPRINT", 100)
     spots = SimpleNamespace(draw=lambda index, generator: Features(torch.zeros(len(index), 2)))
-    [kept] = _keep_slides(spots, [grid], [None], seed=0)
+    counts = sparse.csr_matrix(np.random.default_rng(0).poisson(2.0, (400, 3)))
+    panel = Panel(np.array(["a", "b", "c"]), np.ones(3, np.float32), np.full(3, 0.5), 6.0)
+    prepared = SimpleNamespace(spots=[counts], slides=[grid], frames=[None], panel=panel, raw=True)
+    [kept] = _keep_slides(prepared, spots, seed=0)
     assert len(kept.coords) == 100 and kept.pitch == pytest.approx(2.0)
+    assert kept.checked.values.shape == (100, 3)  # of the spots that are kept, by their position among these
+    np.testing.assert_array_equal(kept.checked.spots, np.arange(100))

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 import spatialgears as sg
-from spatialgears.model import warnings_of
 from spatialgears.plotting import palette
 from spatialgears.report import findings, report_content, subject, write_page, write_report
 from spatialgears.report.encode import payload
@@ -42,7 +41,7 @@ def content(small_model, small_result, small_tissue):
 def test_the_report_says_what_was_done(content, small_model, small_result):
     found = content()
     assert found.summary[0].startswith("150 cells were placed. Half of them are expected within ")
-    assert [check.title for check in found.self_check] == [check.title for check in small_model.checks_]
+    assert [check.title for check in found.self_check] == [one.title for one in small_model.fitted_.checks]
     assert all(any(check.words in line for line in found.summary) for check in small_model.checks_)
     assert [row["input"] for row in found.inputs] == ["st_1", "st_2", "cells"]
     assert set(small_model.warnings_) <= set(found.warnings)
@@ -215,6 +214,7 @@ def test_one_type_has_no_markers(small_model, small_result, small_tissue):
 def test_every_analysis_is_a_section(content, small_model):
     sections = list(content().sections)
     assert [section.title for section in sections] == [
+        "Do the cells show genes that the placing did not see?",
         "Cells on the slide",
         "Do genes keep their patterns?",
         "Markers near their cells",
@@ -228,7 +228,7 @@ def test_every_analysis_is_a_section(content, small_model):
     assert (f"within {reach:.2g} RMS radii" if reach else "by the networks alone") in compared.text
     assert all(section.png.startswith(b"\x89PNG") and section.alt for section in sections)
     assert not any("could not" in section.text for section in sections)
-    registered = sections[0]
+    registered = sections[1]
     assert [row["Slide"] for row in registered.table] == ["st_1", "st_2"]
     assert all(float(row["Scale (RMS radii)"]) > 0 for row in registered.table)
     assert "nan" not in " ".join(section.text for section in sections)
@@ -246,7 +246,7 @@ def test_what_is_missing_is_said_with_the_way_to_give_it(content, small_tissue):
     del cells.obs["cell_type"]
     (missing,) = [one for one in content(cells=cells).sections if one.title == "Not shown"]
     assert "cell_type" in missing.text and "--st" not in missing.text
-    nothing, _ = content(cells=cells, slides=[], names=[]).sections
+    _, nothing, _ = content(cells=cells, slides=[], names=[]).sections
     assert nothing.title == "Not shown" and "--st" in nothing.text
 
 
@@ -257,7 +257,7 @@ def test_an_analysis_that_cannot_be_made_leaves_its_reason(content, monkeypatch)
         raise InputError("The tissue is too strange.")
 
     monkeypatch.setattr(findings, "patterns", fail)
-    section = content(command="gears run again").sections[1]
+    section = content(command="gears run again").sections[2]
     assert section.title == "Do genes keep their patterns?" and "too strange" in section.text
 
 
@@ -314,14 +314,14 @@ def test_odd_names_are_drawn_as_they_are(content, small_tissue):
         one.var_names = [name + odd for name in one.var_names]
     sections = content(cells=cells, slides=slides, names=[odd.replace("/", ""), "b"]).sections
     drawn = [bool(section.png) for section in sections[:-1]]
-    assert drawn == [True] * 4 + [False]  # of these genes the model knows none
-    assert any(odd in str(row["Cell type"]) for row in sections[2].table)
+    assert drawn == [True] * 5 + [False]  # of these genes the model knows none
+    assert any(odd in str(row["Cell type"]) for row in sections[3].table)
 
 
 def test_large_inputs_are_sampled_and_say_so(content, monkeypatch):
     monkeypatch.setattr(subject, "MOST_CELLS", 100)
     monkeypatch.setattr(subject, "MOST_GENES", 40)
-    words = content(command="gears run again").sections[0].text
+    words = content(command="gears run again").sections[1].text
     assert "100 of the 150 cells" in words and "40 of the 60 genes" in words
 
 
@@ -358,12 +358,14 @@ def test_the_column_of_types_is_known_by_its_name(columns, found):
 )
 def test_empty_tissue_is_explained_by_how_cells_were_spaced(small_model, small_result, spacing, words):
     placed = replace(small_result, diagnostics={"unfilled": 0.4, "spacing": spacing})
-    assert any(words in one for one in warnings_of(small_model, placed))
+    assert any(
+        words in one for one in small_model._warnings(placed, small_result.cell_check, of_the_fit=True)
+    )
     assert 0 < small_result.diagnostics["spacing"] <= small_model.config.assembly.spacing
 
 
 def test_a_weak_self_check_is_a_warning(small_model, small_result, small_tissue, monkeypatch):
-    check = small_model.checks_[0]
+    check = small_model.fitted_.checks[0]
     weak = replace(check, model=check.model | {"spearman": 0.3})
     monkeypatch.setattr(small_model, "_fitted", replace(small_model._fitted, checks=[weak]))
     placed = small_model.reconstruct(small_tissue.cells)

@@ -164,7 +164,7 @@ def fit(
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
     inputs = options.read_inputs(st, sc, how)
     from spatialgears.model import GEARS
-    from spatialgears.pipeline.self_check import warnings
+    from spatialgears.pipeline import cell_check, self_check
     from spatialgears.runtime.processes import is_first
 
     assert inputs.cells is not None
@@ -180,8 +180,10 @@ def fit(
     if not is_first():
         return
     fitted.save(model)
-    seen = warnings(fitted.checks_, morans_i=fitted.panel_.morans_i, n_slides=len(inputs.slides))
-    _tell_checks(fitted, [*fitted.warnings_, *seen])
+    found, on_spots = fitted.fitted_.cell_check, fitted.fitted_.checks
+    seen = [] if found is None else cell_check.warnings(found, spots=self_check.trusted(on_spots))
+    seen += self_check.warnings(on_spots, morans_i=fitted.panel_.morans_i, n_slides=len(inputs.slides))
+    _tell_checks([check.sentence for check in fitted.checks_], [*fitted.warnings_, *seen])
     typer.echo(f"The model is in {model}")
 
 
@@ -252,7 +254,7 @@ def reconstruct(
     typer.echo(placed.status)
     if profile:
         output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})
-    _tell_checks(fitted, placed.warnings)
+    _tell_checks(placed.self_check, placed.warnings)
     where = (
         f"The places are in {out}"
         if out.suffix == ".csv"
@@ -321,7 +323,7 @@ def report(
         overwrite=overwrite,
     )
     typer.echo(placed.status)
-    _tell_checks(fitted, placed.warnings)
+    _tell_checks(placed.self_check, placed.warnings)
     typer.echo(f"The report is {out}")
 
 
@@ -342,9 +344,9 @@ def _place(model: GEARS, cells: AnnData, *, normalised: bool) -> Reconstruction:
         return model.reconstruct(cells, normalised=normalised or None, progress=progress)
 
 
-def _tell_checks(model: GEARS, warnings: list[str]) -> None:
-    for check in model.checks_:
-        typer.echo(check.sentence)
+def _tell_checks(sentences: list[str], warnings: list[str]) -> None:
+    for sentence in sentences:
+        typer.echo(sentence)
     if warnings:
         typer.echo("\n".join(["Warnings", *(f"  - {text}" for text in warnings)]))
 
@@ -357,8 +359,10 @@ def _tell(folder: RunFolder, *, as_json: bool) -> None:
     files |= {"report": folder.report, "log": folder.log}
     if as_json:
         facts: dict[str, Any] = {name: str(path) for name, path in files.items() if path.exists()}
-        checks = [check.to_dict() for check in model.checks_]
-        output.emit_json(facts | {"self_check": checks, "warnings": folder.warnings()})
+        cells, spots = model.fitted_.cell_check, model.fitted_.checks
+        facts |= {"cells_check": None if cells is None else cells.to_dict()}
+        facts |= {"self_check": [check.to_dict() for check in spots], "warnings": folder.warnings()}
+        output.emit_json(facts)
         return
-    _tell_checks(model, folder.warnings())
+    _tell_checks([check.sentence for check in model.checks_], folder.warnings())
     output.lines("Results", {name: str(path) for name, path in files.items() if path.exists()})

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
@@ -24,15 +22,16 @@ from spatialgears.geometry.features import Features
 from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.geometry.training import GeometryFit, train_geometry
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.pipeline.cell_check import CheckedSlide
 from spatialgears.pipeline.evaluation import choose_reach, evaluate_held_out
 from spatialgears.pipeline.features import CellView, SpotFeatures
 from spatialgears.pipeline.fitted import Fitted, KeptSlide
 from spatialgears.pipeline.foreseen import require_sets
+from spatialgears.pipeline.kept_out import check_cells
 from spatialgears.pipeline.prepare import Prepared
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.seeds import child_seed, numpy_rng, torch_rng
 from spatialgears.runtime.training import make_fabric
-from spatialgears.supervision.slides import Frame
 from spatialgears.validate.new_cells import Remembered
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class _Run:
 def fit_model(
     prepared: Prepared, config: Config, *, checkpoint: Path | None = None, progress: Progress = silent
 ) -> Fitted:
-    """Train stages A to C, then evaluate on what was held out.
+    """Train stages A to C, evaluate on the spots that were held out, then on the cells by genes that are kept out.
 
     Parameters
     ----------
@@ -101,10 +100,10 @@ def fit_model(
         nearest=nearest,
         noise=network.noise(some_cells, seed=config.seed) if len(geometry.members) > 1 else 0.0,
     )
-    return Fitted(
+    fitted = Fitted(
         view=view,
         network=network,
-        slides=_keep_slides(spots, prepared.slides, prepared.frames, seed=config.seed),
+        slides=_keep_slides(prepared, spots, seed=config.seed),
         confidence=confidence,
         checks=checks,
         history=geometry.history | (_named("encoder", encoder.history) if encoder else {}),
@@ -113,6 +112,7 @@ def fit_model(
         inputs=Remembered.of(prepared.spots, _cells(prepared), forms=prepared.inputs.forms, raw=prepared.raw),
         folds=prepared.folds,
     )
+    return replace(fitted, cell_check=check_cells(fitted, _cells(prepared), config, progress=progress))
 
 
 def _fit_encoder(prepared: Prepared, run: _Run) -> EncoderFit | None:
@@ -203,19 +203,22 @@ def mean_views(views: SpotViews, *, seed: int) -> Tensor:
     return total / MEAN_VIEWS
 
 
-def _keep_slides(
-    spots: SpotFeatures, slides: Sequence[NDArray[np.float64]], frames: Sequence[Frame], *, seed: int
-) -> list[KeptSlide]:
-    starts = np.cumsum([0, *map(len, slides)])
+def _keep_slides(prepared: Prepared, spots: SpotFeatures, *, seed: int) -> list[KeptSlide]:
+    starts = np.cumsum([0, *map(len, prepared.slides)])
     kept = []
-    for s, (coords, frame) in enumerate(zip(slides, frames, strict=True)):
+    slides = zip(prepared.spots, prepared.slides, prepared.frames, strict=True)
+    for s, (counts, coords, frame) in enumerate(slides):
         rng = numpy_rng(seed, "kept spots", s)
         chosen = np.sort(rng.permutation(len(coords))[:FOOTPRINT])
         anchors = np.sort(rng.permutation(len(chosen))[:ANCHORS])
         index = torch.from_numpy(starts[s] + chosen[anchors])
         pitch = spot_pitch(coords) * np.sqrt(len(coords) / len(chosen))
         features = spots.draw(index, torch_rng(seed, "anchors", s))
-        kept.append(KeptSlide(coords[chosen], anchors, features, frame, float(pitch)))
+        own_seed = child_seed(seed, "checked", s)
+        checked = CheckedSlide.of(
+            counts[chosen], coords[chosen], prepared.panel, raw=prepared.raw, seed=own_seed
+        )
+        kept.append(KeptSlide(coords[chosen], anchors, features, frame, float(pitch), checked))
     return kept
 
 

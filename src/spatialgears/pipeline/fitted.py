@@ -21,6 +21,7 @@ from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.features import Features
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
+from spatialgears.pipeline.cell_check import CellCheck, CheckedSlide
 from spatialgears.pipeline.features import CellFeatures, CellView
 from spatialgears.pipeline.self_check import SelfCheck
 from spatialgears.storage.model_folder import StoredModel, flatten, part
@@ -45,6 +46,8 @@ class KeptSlide:
         The way from canonical coordinates back to the slide's own.
     pitch
         Distance of neighbours if these spots filled the tissue evenly.
+    checked
+        Expression of some spots, which the check on cells compares with.
     """
 
     coords: NDArray[np.float64]
@@ -52,6 +55,7 @@ class KeptSlide:
     features: Features
     frame: Frame
     pitch: float
+    checked: CheckedSlide
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name."""
@@ -63,6 +67,7 @@ class KeptSlide:
             "centre": torch.from_numpy(np.asarray(self.frame.centre)),
             "scale": torch.tensor(self.frame.scale, dtype=torch.float64),
             "pitch": torch.tensor(self.pitch, dtype=torch.float64),
+            **flatten("checked", self.checked.tensors()),
         }
 
     @classmethod
@@ -74,6 +79,7 @@ class KeptSlide:
             Features(tensors.get("expression"), tensors.get("embedding")),
             Frame(tensors["centre"].numpy(), float(tensors["scale"])),
             float(tensors["pitch"]),
+            CheckedSlide.from_tensors(part("checked", tensors)),
         )
 
 
@@ -103,6 +109,8 @@ class Fitted:
         What later cells are compared with.
     folds
         Which spots were held out of which model.
+    cell_check
+        The check on the cells of the fit by kept-out genes; None until it is made.
     """
 
     view: CellView
@@ -115,6 +123,7 @@ class Fitted:
     embedding: dict[str, Any]
     inputs: Remembered
     folds: Folds
+    cell_check: CellCheck | None = None
 
     @property
     def panel(self) -> Panel:
@@ -158,6 +167,8 @@ class Fitted:
             tensors |= flatten("encoder", self.view.encoder.state_dict())
         if self.confidence is not None:
             tensors |= flatten("confidence", self.confidence.tensors())
+        if self.cell_check is not None and self.cell_check.patterns is not None:
+            tensors |= flatten("cell_check", self.cell_check.patterns.tensors())
         arrays = self.inputs.arrays()
         return tensors | flatten("inputs", {name: torch.from_numpy(one) for name, one in arrays.items()})
 
@@ -171,6 +182,7 @@ class Fitted:
             "crossfit": self.folds.crossfit,
             "left_out": self.folds.left_out,
             "checks": [check.to_dict() for check in self.checks],
+            "cell_check": None if self.cell_check is None else self.cell_check.meta(),
             "warnings": self.warnings,
             "embedding": self.embedding,
             "history": self.history,
@@ -218,6 +230,9 @@ class Fitted:
                 int(meta["crossfit"]),
                 int(meta["left_out"]),
             ),
+            cell_check=CellCheck.restore(meta["cell_check"], part("cell_check", tensors))
+            if meta["cell_check"]
+            else None,
         )
 
 

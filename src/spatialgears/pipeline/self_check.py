@@ -134,7 +134,7 @@ def judge(spearman: float, chance: float = 0.0) -> Verdict:
 
 
 def trusted(checks: Sequence[SelfCheck]) -> bool:
-    """Whether there are self-checks, and all of them are fair or good."""
+    """Whether held-out spots speak for the places: there are self-checks, and all of them are fair or good."""
     return bool(checks) and {judge(one.model["spearman"], one.p_value) for one in checks} <= {"good", "fair"}
 
 

@@ -20,6 +20,7 @@ from spatialgears.pipeline import self_check as selfcheck
 from spatialgears.reconstruction import OF_PLACES, Reconstruction
 from spatialgears.report import findings
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
+from spatialgears.report.kept_out import kept_out
 from spatialgears.report.profiles import seen_profiles
 from spatialgears.report.subject import Subject, subject_of
 from spatialgears.storage.model_folder import versions
@@ -89,7 +90,7 @@ def report_content(
     sections = findings.sections(
         subject,
         partial(seen_profiles, model, subject, cells, seed=seed),
-        trusted=selfcheck.trusted(model.checks_),
+        trusted=_trusted(model, placed),
     )
     return ReportContent(
         title="Where the cells lived",
@@ -101,7 +102,9 @@ def report_content(
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
             _row(title, cells, total, "cells"),
         ],
-        self_check=[SelfCheck(one.title, one.words, one.model, one.reference) for one in model.checks_],
+        self_check=[
+            SelfCheck(one.title, one.words, one.model, one.reference) for one in model.fitted_.checks
+        ],
         obs=obs | {"outside the slides' range": placed.outside},
         genes=_expression(cells, genes, total),
         uncertainty=placed.radius90,
@@ -117,7 +120,7 @@ def report_content(
             for one, slide, sums, columns in zip(titles, slides, totals, on_slides, strict=True)
         ],
         history=_curves(model.history_),
-        sections=sections + _embedding(model.embedding_),
+        sections=kept_out(placed.cell_check, titles) + sections + _embedding(model.embedding_),
         command=command,
         config=model.config.to_json(),
         versions=versions(),
@@ -143,6 +146,14 @@ def _summary(placed: Reconstruction, spacing: float | None) -> list[str]:
         "Places are intrinsic: only distances mean something, not rotation, reflection or position."
     )
     return sentences
+
+
+def _trusted(model: GEARS, placed: Reconstruction) -> bool:
+    """Whether single places may be read: by the check on cells, and where there is none, by held-out spots."""
+    cells = placed.cell_check
+    if cells is not None and cells.checked:
+        return cells.verdict in ("good", "fair")
+    return selfcheck.trusted(model.fitted_.checks)
 
 
 def _pitch(spots: Sequence[np.ndarray]) -> float:
