@@ -62,12 +62,10 @@ def test_experiments_on_data_files_run_on_simulated_tissue_if_asked(monkeypatch)
     assert sections.name == "section 1 + section 2 → section 3" and sections.seeded
 
 
-def test_without_data_files_the_advice_is_clear(monkeypatch, tmp_path):
+def test_without_data_files_the_advice_is_clear(monkeypatch):
     monkeypatch.delenv("SPATIALGEARS_DATA", raising=False)
     with pytest.raises(InputError, match="SPATIALGEARS_DATA"):
         tasks("table1")
-    with pytest.raises(InputError, match="found both"):
-        tasks("table1", simulated=True, data=tmp_path)
 
 
 def test_figures_of_comparisons_and_sweeps():

@@ -5,7 +5,6 @@ import pytest
 
 from spatialgears.bench import fitted, patches, protocols, sets
 from spatialgears.bench.request import Request
-from spatialgears.errors import InputError
 from spatialgears.model import GEARS
 
 TINY = {"n_cells": 120, "n_genes": 60, "n_sections": 1, "spots": 80}
@@ -45,8 +44,3 @@ def test_a_changed_preset_is_another_model(task, small_config, tmp_path, monkeyp
     fitted.fitted(task, small_config, folder=tmp_path)
     with pytest.raises(pytest.fail.Exception):
         fitted.fitted(task, small_config.with_values(["assembly.steps=3"]), folder=tmp_path)
-
-
-def test_data_and_simulated_tissue_exclude_each_other(tmp_path):
-    with pytest.raises(InputError, match="found both"):
-        fitted.tasks_of(Request(data=tmp_path, simulated=True), sets.MOUSE_ATLAS)

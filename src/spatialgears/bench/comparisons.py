@@ -82,8 +82,6 @@ class Comparison:
 
     def tasks_of(self, request: Request) -> Callable[[int], Iterable[Task]]:
         """The tasks by seed: data files, or simulated tissue instead."""
-        if request.data and request.simulated:
-            raise InputError("Expected --data or --simulated, found both.", "Choose one.")
         tasks = self.simulated if request.simulated else self.tasks
         return lambda seed: tasks(request.data, seed)
 

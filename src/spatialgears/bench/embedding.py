@@ -65,8 +65,6 @@ ABLATED = sets.together(sets.MOUSE_ATLAS, sets.HER2ST["E"], other_individual)
 
 def run(request: Request, tell: Tell) -> Outcome:
     """The table and figure of the presets that were asked for, or of the ablations of the default."""
-    if request.data and request.simulated:
-        raise InputError("Expected --data or --simulated, found both.", "Choose one.")
     chosen = request.method or ["default"]
     if unknown := [name for name in chosen if name not in (*PRESETS, "ablations")]:
         raise InputError(

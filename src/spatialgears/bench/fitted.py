@@ -14,7 +14,6 @@ from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Request
 from spatialgears.bench.store import Store
 from spatialgears.config import Config
-from spatialgears.errors import InputError
 from spatialgears.model import GEARS
 from spatialgears.pipeline.features import CellFeatures
 from spatialgears.pipeline.place import Network
@@ -30,8 +29,6 @@ Score = Callable[..., Scores]
 
 def tasks_of(request: Request, public: sets.Tasks, simulated: sets.Tasks = sets.simulated) -> list[Task]:
     """The tasks on public data, or on simulated tissue instead, with cells whose positions are known."""
-    if request.data and request.simulated:
-        raise InputError("Expected --data or --simulated, found both.", "Choose one.")
     return list((simulated if request.simulated else public)(request.data, 0))
 
 
@@ -60,19 +57,6 @@ def over_seeds(
     """Fit each task with several seeds, and average the scores of every variant.
 
     Models and scores are kept in ``folder``, so that an interrupted experiment continues.
-
-    Parameters
-    ----------
-    tasks
-        The sets.
-    score
-        Scores all variants of one model; see :data:`Score`.
-    config
-        What to fit with; the seeds are 0, 1, ...
-    seeds
-        Number of models for each task.
-    folder
-        Where models and scores are kept.
 
     Returns
     -------

@@ -31,14 +31,10 @@ def own_tasks(protocol: str, request: Request) -> Callable[[int], Iterable[Task]
     missing = [f"--{name}" for name in files if not getattr(request, name)]
     if len(missing) == len(files):
         if given := [f"--{name}" for name in about if getattr(request, name)]:
-            raise InputError(
-                f"{' and '.join(given)} describe your own files, and none is given.", _needs(files)
-            )
+            raise InputError(f"{' and '.join(given)} without files of your own.", _needs(files))
         return None
     if missing:
-        raise InputError(f"{protocol} on your own data needs {' and '.join(missing)}, too.", _needs(files))
-    if request.data or request.simulated:
-        raise InputError("Expected your own files, --data or --simulated, found two of them.", "Choose one.")
+        raise InputError(f"{protocol} on your own files needs {' and '.join(missing)}, too.", _needs(files))
     tasks = list(_tasks(protocol, request))
     return lambda seed: tasks
 

@@ -114,6 +114,12 @@ class Request:
         list[str], _option("--accept-licence", metavar="NAME", panel=_PEERS, text="Accept a peer's licence.")
     ] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Refuse two kinds of data at once."""
+        given = {"your own files": self.st or self.sc, "--data": self.data, "--simulated": self.simulated}
+        if len(found := [name for name, value in given.items() if value]) > 1:
+            raise InputError(f"Expected one kind of data, found {' and '.join(found)}.", "Choose one.")
+
     @property
     def limits(self) -> Limits:
         """What each run may use."""

@@ -31,7 +31,7 @@ from spatialgears.bench.presets import configured
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Row, Store
-from spatialgears.bench.tables import plain_table
+from spatialgears.bench.tables import mean_and_spread, plain_table
 from spatialgears.errors import InputError
 
 BEFORE, NOW = "before", "now"
@@ -163,7 +163,7 @@ def compared(rows: Sequence[Row]) -> dict[str, Any]:
             line |= {f"{part} s, {name}": _of(np.mean, list(each.values())) for name, each in times.items()}
         line[f"{part}, times as fast"] = _of(np.median, ratios)
     for name, group in done.items():
-        line[f"Spearman, {name}"] = _mean_and_spread([row["metrics"]["spearman"] for row in group])
+        line[f"Spearman, {name}"] = mean_and_spread([row["metrics"]["spearman"] for row in group])
     for name, group in done.items():
         line[f"peak GB, {name}"] = _of(np.max, [row["peak_gb"] for row in group])
     failed = [f"{row['method']} {row['status']}: {row['reason']}" for row in rows if row["status"] != "ok"]
@@ -259,9 +259,3 @@ def _line(row: Row) -> str:
 
 def _of(statistic: Callable[..., Any], values: Sequence[float]) -> float | None:
     return float(statistic(values)) if values else None
-
-
-def _mean_and_spread(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")

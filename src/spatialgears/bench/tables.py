@@ -40,6 +40,7 @@ METRICS: dict[str, tuple[str, bool | None]] = {
     "cover95": ("within 95% region", None),
     "least_sure": ("error of the 10% most uncertain cells / mean error", None),
 }
+NONE = "–"
 _KINDS = ("ours", "other", "reference", "peer")
 INTRODUCTION = """# Tables of the benchmark
 
@@ -84,28 +85,16 @@ def table(rows: Sequence[Row], *, columns: Sequence[str] | None = None) -> str:
     methods = _by_method(rows)
     best = {name: _best(name, methods) for name in columns}
     titles = ["method", *(METRICS[name][0] for name in columns), "time", "memory", "seeds", "note"]
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    lines = []
     for method, group in methods.items():
         done = [row for row in group if row["status"] == "ok"]
-        cells = [_cell(name, done, bold=method in best[name]) for name in columns]
         seconds = [row["seconds"] for row in group if row["seconds"] is not None]
         memory = [row["peak_gb"] for row in group if row["peak_gb"] is not None]
-        time = f"{np.mean(seconds):.0f} s" if seconds else "–"
-        lines.append(
-            "| "
-            + " | ".join(
-                [
-                    method,
-                    *cells,
-                    time,
-                    f"{max(memory):.1f} GB" if memory else "–",
-                    str(len(done)),
-                    _note(group),
-                ]
-            )
-            + " |"
-        )
-    return "\n".join(lines)
+        cells = [_cell(name, done, bold=method in best[name]) for name in columns]
+        time = f"{np.mean(seconds):.0f} s" if seconds else NONE
+        space = f"{max(memory):.1f} GB" if memory else NONE
+        lines.append([method, *cells, time, space, len(done), _note(group)])
+    return _markdown(titles, lines)
 
 
 def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
@@ -115,15 +104,9 @@ def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
     metrics on which every margin exceeds the spread over seeds, both its own and the other method's. Where each seed is
     another tissue, this is the spread of the difference. A single seed has no spread.
     """
-    titles = [
-        "task",
-        method,
-        "best reference",
-        "best peer",
-        "best on, of 10 metrics",
-        "by more than the spread over seeds",
-    ]
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    titles = ["task", method, "best reference", "best peer"]
+    titles += ["best on, of 10 metrics", "by more than the spread over seeds"]
+    lines = []
     for (_, task), group in _by_task(rows).items():
         fair = [row for row in group if "spearman" in row["metrics"] and not row["sees_truth"]]
         ours = [row for row in fair if row["method"] == method]
@@ -132,15 +115,11 @@ def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
             continue
         margins = [_margins(name, ours, [*rivals["reference"], *rivals["peer"]]) for name in TABLE1]
         clearly = sum(all(margin > spread for margin, spread in by_rival) for by_rival in margins)
-        cells = [
-            task,
-            _cell("spearman", ours, bold=False),
-            *(_leader(rivals[kind]) for kind in ("reference", "peer")),
-            sum(all(margin > 0 for margin, _ in by_rival) for by_rival in margins),
-            clearly if len(ours) > 1 else "one seed",
-        ]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+        first = sum(all(margin > 0 for margin, _ in by_rival) for by_rival in margins)
+        leaders = [_leader(rivals[kind]) for kind in ("reference", "peer")]
+        score = _cell("spearman", ours, bold=False)
+        lines.append([task, score, *leaders, first, clearly if len(ours) > 1 else "one seed"])
+    return _markdown(titles, lines)
 
 
 def _margins(metric: str, ours: Sequence[Row], others: Sequence[Row]) -> list[tuple[float, float]]:
@@ -164,23 +143,31 @@ def _leader(rows: Sequence[Row]) -> str:
     """The method with the highest Spearman, and its score."""
     found = summary(rows, "spearman")
     if not found:
-        return "–"
+        return NONE
     name = max(found, key=lambda method: found[method][0])
     return f"{name} {_cell('spearman', [row for row in rows if row['method'] == name], bold=False)}"
 
 
 def plain_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Any rows as Markdown, with the columns of the first row."""
-    names = list(rows[0])
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    for row in rows:
-        values = (row.get(name) for name in names)
-        shown = (
-            "–" if value is None else f"{value:.4g}" if isinstance(value, float) else f"{value}"
-            for value in values
-        )
-        lines.append("| " + " | ".join(shown) + " |")
-    return "\n".join(lines)
+
+    def shown(value: Any) -> str:
+        return NONE if value is None else f"{value:.4g}" if isinstance(value, float) else f"{value}"
+
+    return _markdown(list(rows[0]), [[shown(row.get(name)) for name in rows[0]] for row in rows])
+
+
+def mean_and_spread(values: Sequence[float], *, digits: int = 3, bold: bool = False) -> str:
+    """Mean ± standard deviation; the mean alone of a single value."""
+    if not values:
+        return NONE
+    text = f"**{np.mean(values):.{digits}f}**" if bold else f"{np.mean(values):.{digits}f}"
+    return f"{text} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else text
+
+
+def _markdown(titles: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    head = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    return "\n".join([*head, *("| " + " | ".join(map(str, cells)) + " |" for cells in lines)])
 
 
 def _by_task(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
@@ -227,12 +214,7 @@ def _best(metric: str, methods: dict[str, list[Row]]) -> set[str]:
 
 def _cell(metric: str, rows: Sequence[Row], *, bold: bool) -> str:
     values = [row["metrics"][metric] for row in rows if metric in row["metrics"]]
-    if not values:
-        return "–"
-    digits = 4 if metric == "w1_knn" else 3
-    text = f"{np.mean(values):.{digits}f}"
-    text = f"**{text}**" if bold else text
-    return f"{text} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else text
+    return mean_and_spread(values, digits=4 if metric == "w1_knn" else 3, bold=bold)
 
 
 def _note(group: Sequence[Row]) -> str:
