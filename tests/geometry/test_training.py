@@ -9,7 +9,7 @@ import torch
 from spatialgears.errors import ConfigError, InputError, RunError, TrainingError
 from spatialgears.geometry import train_geometry
 from spatialgears.geometry.heldout import HeldOutScore
-from spatialgears.geometry.training import _Loop, _Minisets
+from spatialgears.geometry.training import _Loop, _Minisets, one_cycle
 from spatialgears.runtime.files import load_state
 from spatialgears.runtime.seeds import torch_rng
 from spatialgears.supervision.folds import Folds
@@ -265,3 +265,12 @@ def test_folds_too_small_for_the_refiner_are_refused_before_any_training(tissue,
             progress=lambda *told: steps.append(told),
         )
     assert not steps
+
+
+def test_the_learning_rate_warms_up_and_anneals_to_zero():
+    rates = [one_cycle(step / 100, 0.1) for step in range(101)]
+    assert (
+        rates[0] == pytest.approx(1 / 25) and max(rates) == rates[10] == 1 and rates[100] == pytest.approx(0)
+    )
+    assert rates[:11] == sorted(rates[:11]) and rates[10:] == sorted(rates[10:], reverse=True)
+    assert one_cycle(0.0, 0.0) == 1

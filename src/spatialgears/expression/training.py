@@ -1,14 +1,11 @@
-"""Training stage A on Lightning Fabric (section 3.1 and appendix), then freezing it and asking the guard.
-
-Batches, views and dropout of a step are functions of (seed, step) alone, so a run that was interrupted goes on from its
-checkpoint bit for bit as if it had not been.
-"""
+"""Training stage A (section 3.1 and appendix), freezing the encoder, and choosing between it and the reference."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,6 @@ import torch
 from torch import Tensor
 
 from spatialgears.config import Config, ExpressionConfig
-from spatialgears.errors import RunError
 from spatialgears.expression.adversary import grl_coefficient
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.guard import Guard, run_guard
@@ -30,11 +26,9 @@ from spatialgears.expression.reference import Place, knn_places, reference_encod
 from spatialgears.expression.start import svd_basis, weighted_start
 from spatialgears.expression.views import CellViews, SpotViews
 from spatialgears.metrics import mixing
-from spatialgears.runtime.files import load_state, save_state
-from spatialgears.runtime.processes import together
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.seeds import child_seed, numpy_rng, owned_rng, torch_rng
-from spatialgears.runtime.training import check_finite, make_fabric, restore_training, training_state
+from spatialgears.runtime.training import History, Phase, make_fabric, train
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -44,13 +38,12 @@ logger = logging.getLogger(__name__)
 #: Profiles of each domain that a probe looks at, and of each slide or batch that mixing is measured on.
 PROBE_PROFILES, MIXED_PROFILES = 500, 2000
 MIXING_K = 20  # neighbours by which it is measured
-#: Points kept of each training curve, and probes in a training run.
-HISTORY_POINTS, N_PROBES = 300, 20
+N_PROBES = 20  # probes in a training run
 
 
 @dataclass(frozen=True)
 class EncoderFit:
-    """The embedding that later stages use, and what is known of it.
+    """The embedding that later stages use, and how good it is.
 
     Attributes
     ----------
@@ -70,7 +63,7 @@ class EncoderFit:
     guard: Guard
     probe: float
     mixing: dict[str, float]
-    history: dict[str, list[float]]
+    history: History
 
     def summary(self) -> dict[str, Any]:
         """What to write to meta.json and the report."""
@@ -132,8 +125,9 @@ def train_encoder(
     with owned_rng():
         torch.manual_seed(child_seed(seed, "encoder weights"))
         encoder, domains = _prepare(spots, singles, e, coords, seed)
-        loop = _Loop(Objective(encoder, (len(slides), len(cells)), e), domains, config, seed, data)
-        history = loop.run(fabric or make_fabric(config), checkpoint, progress)
+        objective = Objective(encoder, (len(slides), len(cells)), e)
+        training = _Training(objective, domains, config, seed, data)
+        history = training.run(fabric or make_fabric(config), checkpoint, progress)
     encoder.freeze()
     measured = spots.clean()
     everyone = torch.arange(spots.n_spots)
@@ -151,7 +145,7 @@ def train_encoder(
     chosen = encoder if guard.choice == "encoder" else reference_encoder(measured, seed=seed)
     embedded = [(views, chosen.embed(views.clean())) for views in (spots, singles)]
     sources = [z[rows] for views, z in embedded for rows in views.rows]
-    return EncoderFit(chosen, guard, loop.probe(encoder), _mixing(sources, seed), history)
+    return EncoderFit(chosen, guard, training.probe(encoder), _mixing(sources, seed), history)
 
 
 def _mixing(sources: Sequence[Tensor], seed: int) -> dict[str, float]:
@@ -192,8 +186,8 @@ def _prepare(
 
 
 @dataclass
-class _Loop:
-    """The training loop and what it needs."""
+class _Training:
+    """How the encoder is trained, and when training ends early."""
 
     objective: Objective
     domains: tuple[Inputs, Inputs]
@@ -201,58 +195,57 @@ class _Loop:
     seed: int
     data: str
 
-    def run(self, fabric: Fabric, checkpoint: Path | None, progress: Progress) -> dict[str, list[float]]:
+    def __post_init__(self) -> None:
+        self.per_epoch = -(-2 * len(self.domains[0].clean) // self.config.expression.batch_size)
+
+    def run(self, fabric: Fabric, checkpoint: Path | None, progress: Progress) -> History:
         """Train the encoder in place; the history of every loss.
 
         It ends after ``epochs`` passes over the spots or ``max_steps``, and with an adversary as soon as a
         nearest-neighbour probe cannot tell the domains apart.
         """
         e = self.config.expression
-        per_epoch = -(-2 * len(self.domains[0].clean) // e.batch_size)
-        steps = min(e.epochs * per_epoch, e.max_steps)
-        every = max(1, steps // N_PROBES)
-        adam = torch.optim.AdamW(self.objective.parameters(), lr=e.lr)
-        wrapped, optimizer = fabric.setup(self.objective, adam)
-        start, history = self._load(checkpoint, adam)
-        wrapped.train()
-        for step in range(start, steps):
-            epoch = step / per_epoch
-            if self._mixed(epoch, history):
-                logger.info(
-                    "spots and cells are mixed (probe %.3f) after %d steps", history["probe"][-1], step
-                )
-                break
-            torch.manual_seed(child_seed(self.seed, "encoder dropout", step, fabric.global_rank))
-            generator = torch_rng(self.seed, "encoder batch", step, fabric.global_rank)
-            batch = fabric.to_device(self._batch(e.batch_size // 2, generator))
-            alpha = grl_coefficient(
-                epoch, warmup=e.grl_warmup_epochs, ramp=e.grl_ramp_epochs, maximum=e.grl_max
-            )
-            losses: dict[str, Tensor] = wrapped(batch, alpha)
-            check_finite(losses, step, "encoder")
-            optimizer.zero_grad()
-            with together():
-                fabric.backward(torch.stack(list(losses.values())).sum())
-            optimizer.step()
-            values = {name: float(value.detach()) for name, value in losses.items()}
-            values = {"loss": sum(values.values()), **values}
-            if (step + 1) % max(1, steps // HISTORY_POINTS) == 0:
-                for name, value in {"step": float(step + 1), **values}.items():
-                    history.setdefault(name, []).append(value)
-            if (step + 1) % every == 0:
-                values["probe"] = fabric.broadcast(self.probe(self.objective.encoder))
-                history.setdefault("probe_step", []).append(step + 1)
-                history.setdefault("probe", []).append(values["probe"])
-                self._save(checkpoint if fabric.is_global_zero else None, adam, step + 1, history)
-            progress("encoder", step + 1, steps, values)
+        steps = min(e.epochs * self.per_epoch, e.max_steps)
+        sizes = [len(domain.clean) for domain in self.domains]
+        phase = Phase(
+            name="encoder",
+            title="encoder",
+            objective=self.objective,
+            optimizer=torch.optim.AdamW(self.objective.parameters(), lr=e.lr),
+            steps=steps,
+            inputs=partial(self.inputs, fabric),
+            dropout_seed=partial(child_seed, self.seed, "encoder dropout"),
+            model=self.objective.encoder,
+            evaluate=lambda encoder: {"probe": self.probe(encoder)},
+            every=max(1, steps // N_PROBES),
+            ended=self.ended,
+            identity=f"{self.data} {self.seed} {sizes} {e.model_dump_json()}",
+        )
+        history = train(phase, fabric, self.config, checkpoint=checkpoint, progress=progress)
         self.objective.eval().cpu()
         return history
 
-    def _mixed(self, epoch: float, history: dict[str, list[float]]) -> bool:
+    def inputs(self, fabric: Fabric, step: int) -> tuple[Batch, float]:
+        """A batch, as many spots as cells and every slide and batch of cells as often as the others, and alpha_GRL."""
+        e, parts = self.config.expression, []
+        generator = torch_rng(self.seed, "encoder batch", step, fabric.global_rank)
+        for domain in self.domains:
+            index = domain.draw(e.batch_size // 2, generator)
+            parts.append((*domain.pair(index, generator), domain.clean[index], domain.group[index]))
+        batch = Batch(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        alpha = grl_coefficient(
+            step / self.per_epoch, warmup=e.grl_warmup_epochs, ramp=e.grl_ramp_epochs, maximum=e.grl_max
+        )
+        return fabric.to_device(batch), alpha
+
+    def ended(self, step: int, history: History) -> bool:
         """Whether the adversary, at full strength, has made the domains hard to tell apart."""
         e = self.config.expression
-        ramped = e.adversary > 0 and epoch >= e.grl_warmup_epochs + e.grl_ramp_epochs
-        return ramped and history.get("probe", [1.0])[-1] <= 0.5 + e.probe_margin
+        ramped = e.adversary > 0 and step / self.per_epoch >= e.grl_warmup_epochs + e.grl_ramp_epochs
+        mixed = ramped and history.get("probe", [1.0])[-1] <= 0.5 + e.probe_margin
+        if mixed:
+            logger.info("spots and cells are mixed (probe %.3f) after %d steps", history["probe"][-1], step)
+        return mixed
 
     @torch.no_grad()
     def probe(self, encoder: Encoder) -> float:
@@ -262,38 +255,3 @@ class _Loop:
             index = domain.draw(PROBE_PROFILES, torch_rng(self.seed, "probe", number)).unique()
             samples.append((encoder(domain.clean[index].to(device)) * encoder.scale).cpu())
         return balanced_probe(*samples, k=self.config.expression.probe_k)
-
-    def _batch(self, count: int, generator: torch.Generator) -> Batch:
-        """As many spots as cells, every slide and batch of cells as often as the others."""
-        parts = []
-        for domain in self.domains:
-            index = domain.draw(count, generator)
-            parts.append((*domain.pair(index, generator), domain.clean[index], domain.group[index]))
-        return Batch(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-    def _identity(self) -> str:
-        sizes = [len(domain.clean) for domain in self.domains]
-        return f"{self.data} {self.seed} {sizes} {self.config.expression.model_dump_json()}"
-
-    def _save(
-        self,
-        folder: Path | None,
-        optimizer: torch.optim.Optimizer,
-        done: int,
-        history: dict[str, list[float]],
-    ) -> None:
-        if folder is not None:
-            meta = {"identity": self._identity(), "done": done, "history": history}
-            save_state(folder / "encoder.safetensors", training_state(self.objective, optimizer), meta)
-
-    def _load(
-        self, folder: Path | None, optimizer: torch.optim.Optimizer
-    ) -> tuple[int, dict[str, list[float]]]:
-        if folder is None or not (path := folder / "encoder.safetensors").exists():
-            return 0, {}
-        tensors, meta = load_state(path)
-        if meta.get("identity") != self._identity():
-            raise RunError(f"{path} belongs to another configuration, seed or data. Delete it and run again.")
-        restore_training(tensors, self.objective, optimizer)
-        logger.info("encoder: going on after %d steps", meta["done"])
-        return int(meta["done"]), meta["history"]

@@ -1,31 +1,24 @@
-"""Training stage C on Lightning Fabric: one loop, for the generator, the refiner, or both (section 3.4).
-
-The learning rate, the minisets, the noise and the dropout of a step are functions of (seed, phase, step)
-alone, so a run that was interrupted goes on from its checkpoint bit for bit as if it had not been (with ``16-mixed``
-nearly so: the scale of the loss begins anew).
-"""
+"""Training stage C: the generator, the refiner, or both (section 3.4)."""
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from spatialgears.config import Config
 from spatialgears.geometry.heldout import Draw, HeldOutScore
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.objective import Batch, Noise, Objective, Part, draw_noise
-from spatialgears.geometry.state import TrainingState, follow, one_cycle
-from spatialgears.runtime.processes import together
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.seeds import child_seed, owned_rng, torch_rng
-from spatialgears.runtime.training import check_finite, make_fabric
+from spatialgears.runtime.training import History, Phase, make_fabric, train
 from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.minisets import MinisetSampler
 
@@ -33,7 +26,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 AS_GOOD = 0.005  # scores on a missed slide that differ by less are alike, and the shorter training is taken
-HISTORY_POINTS = 300  # a phase's history holds about this many means over consecutive steps
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,7 @@ class GeometryFit:
     """
 
     members: list[GeometryModel]
-    history: dict[str, list[float]]
+    history: History
     sigma_data: float
     folds: TrainedFolds | None = None
     slide_folds: TrainedFolds | None = None
@@ -178,7 +170,7 @@ class _Loop:
     progress: Progress
 
     def __post_init__(self) -> None:
-        self.history: dict[str, list[float]] = {}
+        self.history: History = {}
         self.coords = torch.from_numpy(np.concatenate(self.slides)).float()
         g = self.config.geometry
         self.pairs = g.pairs
@@ -283,61 +275,47 @@ class _Loop:
         score: HeldOutScore | None = None,
     ) -> None:
         """Train ``part`` of the model and leave it in evaluation mode, with its averaged or best weights."""
-        geometry, fabric, scaled = self.config.geometry, self.fabric, self.config.precision == "16-mixed"
+        g, fabric = self.config.geometry, self.fabric
         objective = Objective(model, part)
         adam = torch.optim.AdamW(
             [p for p in objective.parameters() if p.requires_grad],
-            lr=geometry.lr,
-            weight_decay=geometry.weight_decay,
-            fused=not scaled,  # a fused step undoes loss scaling itself, too late for clipping
+            lr=g.lr,
+            weight_decay=g.weight_decay,
+            fused=self.config.precision
+            != "16-mixed",  # a fused step undoes loss scaling itself, too late for clipping
         )
         if self.config.compile:
             objective.compile(dynamic=True)
-        wrapped, optimizer = fabric.setup(objective, adam)
-        average = copy.deepcopy(model).eval()
-        state = TrainingState(name, objective, adam, average, self._identity(name))
-        start = state.load(self.checkpoint)
-        window = max(1, steps // HISTORY_POINTS)
-        wrapped.train()
-        for step in range(start, steps):
-            torch.manual_seed(child_seed(self.seed, "dropout", name, step, fabric.global_rank))
-            generator = torch_rng(self.seed, "minisets", name, step, 0)  # all processes draw the same sets
-            own = (
-                torch_rng(self.seed, "minisets", name, step, fabric.global_rank)
-                if fabric.global_rank
-                else generator
-            )
-            rate = geometry.lr * one_cycle(step / steps, geometry.warmup)
-            for group in adam.param_groups:
-                group["lr"] = rate
+
+        def inputs(step: int) -> tuple[Batch, Noise | None]:
+            own = generator = torch_rng(
+                self.seed, "minisets", name, step, 0
+            )  # all processes draw the same sets
+            if fabric.global_rank:
+                own = torch_rng(self.seed, "minisets", name, step, fabric.global_rank)
             batch = self.batch(minisets, step, generator, own)
-            noise = None if part == "generator" else self._noise(batch, step / steps, own)
-            losses: dict[str, Tensor] = wrapped(batch, noise)
-            check_finite(losses, step, f"geometry {name}")
-            loss = torch.stack(list(losses.values())).sum()
-            optimizer.zero_grad()
-            with together():
-                fabric.backward(loss)
-            norm = fabric.clip_gradients(
-                wrapped, optimizer, max_norm=geometry.grad_clip, error_if_nonfinite=False
-            )
-            if not scaled:
-                check_finite({"gradient": torch.as_tensor(norm)}, step, f"geometry {name}")
-            optimizer.step()
-            follow(average, model, min(geometry.ema, (1 + step) / (10 + step)))
-            values = {key: float(value.detach()) for key, value in losses.items()}
-            values = {"loss": sum(values.values()), **values}
-            state.record(step, {"lr": rate, **values}, window)
-            if (step + 1) % geometry.eval_every == 0 or step + 1 == steps:
-                if score is not None:  # all processes go by the first one's figures
-                    values |= state.judge(step, fabric.broadcast(score(average)))
-                if self.checkpoint is not None and fabric.is_global_zero:
-                    state.save(self.checkpoint, step + 1)
-            self.progress(f"geometry {name}", step + 1, steps, values)
-        model.load_state_dict(state.best or average.state_dict())
+            return batch, None if part == "generator" else self._noise(batch, step / steps, own)
+
+        phase = Phase(
+            name=name,
+            title=f"geometry {name}",
+            objective=objective,
+            optimizer=adam,
+            steps=steps,
+            inputs=inputs,
+            dropout_seed=partial(child_seed, self.seed, "dropout", name),
+            model=model,
+            evaluate=score,
+            every=g.eval_every,
+            rate=lambda share: g.lr * one_cycle(share, g.warmup),
+            clip=g.grad_clip,
+            ema=g.ema,
+            identity=self._identity(name),
+        )
+        history = train(phase, fabric, self.config, checkpoint=self.checkpoint, progress=self.progress)
         model.sigma_data.copy_(fabric.broadcast(model.sigma_data))  # each process has measured its own
         model.requires_grad_(True).eval()
-        self.history |= {f"{name}/{key}": values for key, values in state.history.items()}
+        self.history |= {f"{name}/{key}": values for key, values in history.items()}
 
     def _noise(self, batch: Batch, progress: float, generator: torch.Generator) -> Noise:
         shape = (*batch.x.shape[:2], self.config.supervision.dim)
@@ -358,3 +336,10 @@ class _Loop:
                 self.config.geometry.model_dump_json(),
             ]
         )
+
+
+def one_cycle(progress: float, warmup: float) -> float:
+    """Share of the peak learning rate: up along a cosine from 1/25 during the warm-up, then down to zero."""
+    if progress < warmup:
+        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * progress / warmup)) / 2
+    return (1 + math.cos(math.pi * (progress - warmup) / max(1 - warmup, 1e-9))) / 2
