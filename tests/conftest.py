@@ -7,14 +7,13 @@ import pytest
 SMALL = {
     "threads": 1,
     "expression": {"max_steps": 10},
-    "supervision": {"n_min": 16, "n_max": 32, "dim": 8},
+    "supervision": {"n_min": 16, "n_max": 32},
     "geometry": {
         "steps": 15,
         "crossfit": 2,
         "slide_steps": 5,
         "refiner_steps": 4,
         "width": 16,
-        "heads": 2,
         "inducing": 4,
         "hidden": 16,
         "context_blocks": 1,

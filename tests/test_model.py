@@ -337,7 +337,7 @@ def test_empty_cells_are_marked_and_placed_somewhere(small_model, small_tissue):
 def test_an_encoder_is_saved_with_the_model(small_config, small_tissue, tmp_path, inputs):
     config = small_config.with_values(
         {
-            "expression": {"epochs": 1, "hidden": [16], "embed_dim": 8},
+            "expression": {"epochs": 1, "embed_dim": 8},
             "geometry": {"inputs": inputs, "steps": 1, "refiner_steps": 1, "slide_steps": 0, "crossfit": 1},
             "assembly": {"samples": 0},
         }

@@ -33,8 +33,10 @@ def test_groups_that_are_each_within_the_limit_share_it():
     assert [len(r) for r in random_rows(groups, rng=np.random.default_rng(0), limit=600)] == [150] * 4
 
 
-def test_projected_views_are_views_in_the_basis(tiny):
-    config = ExpressionConfig(thinning=False, view_dropout=0.0, view_noise=0.0, view_jitter=0.0)
+def test_projected_views_are_views_in_the_basis(tiny, monkeypatch):
+    for name in ("DROPOUT", "NOISE", "JITTER"):
+        monkeypatch.setattr(f"spatialgears.expression.views.{name}", 0.0)
+    config = ExpressionConfig(thinning=False)
     panel, columns = build_panel(tiny.slides, tiny.coords, tiny.cells, genes=tiny.genes, config=config)
     views = SpotViews([x[:, columns] for x in tiny.slides], np.ones(3), panel, config=config, seed=0)
     basis = torch.randn(len(panel), 4, generator=torch.Generator().manual_seed(0))

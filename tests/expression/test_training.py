@@ -17,7 +17,7 @@ class Interrupted(Exception):
 
 
 def config_of(**values):
-    small = {"epochs": 6, "batch_size": 40, "hidden": [16], "embed_dim": 8, "basis_dim": 20}
+    small = {"epochs": 6, "batch_size": 40, "embed_dim": 8}
     if not values.get("residual", True):  # the paper's own terms
         small |= {
             "anchor": 0.0,
@@ -28,7 +28,7 @@ def config_of(**values):
             "coral": 1.0,
         }
         small |= {"adversary": 1.0, "slide_adversary": 50.0, "local_alignment": 4.0}
-    small |= {"grl_warmup_epochs": 1, "grl_ramp_epochs": 2, "discriminator_hidden": 8, "probe_margin": 0.0}
+    small |= {"grl_warmup_epochs": 1, "grl_ramp_epochs": 2}
     return Config().with_values({"expression": small | values})
 
 
@@ -84,13 +84,12 @@ def test_every_term_is_trained_and_every_parameter_reached(tiny):
     assert not any(p.requires_grad for p in fit.encoder.parameters())
 
 
-def test_the_guard_keeps_the_reference_when_the_embedding_is_empty(tiny):
-    useless = train(tiny, config_of(residual=False, epochs=1, hidden=[2], embed_dim=2))
+def test_the_guard_keeps_the_reference_when_the_embedding_is_empty(tiny, monkeypatch):
+    monkeypatch.setattr(training, "HIDDEN", (2,))
+    useless = train(tiny, config_of(residual=False, epochs=1, embed_dim=2))
     assert useless.guard.choice == "reference" and not useless.guard.forced
     assert useless.guard.reference["slides"] > useless.guard.encoder["slides"]
-    assert train(
-        tiny, config_of(residual=False, epochs=1, hidden=[2], embed_dim=2, embedding="encoder")
-    ).guard.forced
+    assert train(tiny, config_of(residual=False, epochs=1, embed_dim=2, embedding="encoder")).guard.forced
 
 
 def test_a_linear_start_is_no_worse_than_the_reference(tiny):
@@ -132,15 +131,16 @@ def test_the_reference_places_cells(tiny):
     assert np.corrcoef(places[:, 0], tiny.places[:, 0])[0, 1] > 0.8
 
 
-def test_a_mixture_stops_training_with_an_adversary_and_stays_stopped(tiny, tmp_path):
-    config = config_of(residual=False, probe_margin=0.5)
+def test_a_mixture_stops_training_with_an_adversary_and_stays_stopped(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "MIXED", 1.0)
+    config = config_of(residual=False)
     fit = train(tiny, config, checkpoint=tmp_path)
     ramped = 3 * 9  # epochs of warm-up and ramp; 170 spots, 20 in a batch
     assert ramped - 2 <= fit.history["probe_step"][-1] <= ramped
     seen = []
     again = train(tiny, config, checkpoint=tmp_path, progress=lambda stage, done, *_: seen.append(done))
     assert max(seen, default=ramped) <= ramped and again.history == fit.history
-    without = train(tiny, config_of(probe_margin=0.5))
+    without = train(tiny, config_of())
     assert without.history["probe_step"][-1] > ramped
 
 

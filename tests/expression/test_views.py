@@ -75,9 +75,10 @@ def test_a_bank_changes_nothing_but_time(tiny, panel):
     assert float(torch.corrcoef(torch.stack([m.flatten() for m in mean]))[0, 1]) > 0.97
 
 
-def test_dropout_leaves_the_value_of_a_silent_gene(tiny, panel):
-    options = {"view_dropout": 1.0, "view_noise": 0.0, "view_jitter": 0.0, "thinning": False}
-    views = _spots(tiny, panel, **options)
+def test_dropout_leaves_the_value_of_a_silent_gene(tiny, panel, monkeypatch):
+    for name, value in {"DROPOUT": 1.0, "NOISE": 0.0, "JITTER": 0.0}.items():
+        monkeypatch.setattr(f"spatialgears.expression.views.{name}", value)
+    views = _spots(tiny, panel, thinning=False)
     first, second = views.draw_pair(torch.tensor([0, 100]), torch_rng(0))
     torch.testing.assert_close(first, -views.mean * views.scale)
     assert torch.equal(first, second)
@@ -116,10 +117,9 @@ def test_without_thinning_stage_c_sees_profiles_as_measured_and_the_encoder_augm
 
 def test_cell_views_are_thinned_mildly(tiny, panel):
     cells = tiny.cells[:, panel[1]]
-    config = ExpressionConfig(cell_thin_min=0.5)
-    views = CellViews([cells[:70], cells[70:]], panel[0], config=config, seed=0)
+    views = CellViews([cells[:70], cells[70:]], panel[0], config=ExpressionConfig(), seed=0)
     keep = views._keep(views.depths, np.random.default_rng(0))
-    assert 0.5 <= keep.min() < 0.55 and 0.95 < keep.max() <= 1
+    assert 0.7 <= keep.min() < 0.75 and 0.95 < keep.max() <= 1
 
 
 def test_cell_features_in_parts_are_the_whole(tiny, panel):

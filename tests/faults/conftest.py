@@ -63,7 +63,7 @@ def fault_config(small_config):
                 "eval_every": 2,
                 "crossfit": 1,
             },
-            "expression": {"max_steps": 6, "epochs": 3, "batch_size": 64, "hidden": [16], "embed_dim": 8},
+            "expression": {"max_steps": 6, "epochs": 3, "batch_size": 64, "embed_dim": 8},
         }
     )
 

@@ -54,9 +54,7 @@ def test_memory_stays_under_what_was_predicted(small_files, small_config, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("n_cells", [3000, 20_000])
 def test_memory_of_larger_runs_stays_under_what_was_predicted(small_files, small_config, tmp_path, n_cells):
-    config = small_config.with_values(
-        {"geometry": {"width": 128, "heads": 4, "inducing": 32, "hidden": 512}, "supervision": {"dim": 32}}
-    )
+    config = small_config.with_values({"geometry": {"width": 128, "inducing": 32, "hidden": 512}})
     predicted, used = measure(small_files, config, tmp_path, n_cells)
     assert used < predicted
 

@@ -99,8 +99,8 @@ def learner() -> Config:
     return Config.from_dict(
         {
             "threads": 1,
-            "expression": {"max_steps": 30, "hidden": [64], "embed_dim": 16},
-            "supervision": {"n_min": 32, "n_max": 64, "dim": 8},
+            "expression": {"max_steps": 30, "embed_dim": 16},
+            "supervision": {"n_min": 32, "n_max": 64},
             "geometry": {
                 "steps": 100,
                 "slide_steps": 60,
@@ -108,7 +108,6 @@ def learner() -> Config:
                 "refiner": "none",
                 "refiner_steps": 0,
                 "width": 32,
-                "heads": 2,
                 "inducing": 8,
                 "hidden": 64,
                 "context_blocks": 1,

@@ -411,15 +411,14 @@ def least_config() -> Config:
     return Config.from_dict(
         {
             "threads": 1,
-            "expression": {"max_steps": 2, "hidden": [8], "embed_dim": 4},
-            "supervision": {"n_min": 8, "n_max": 12, "dim": 3, "min_overlap": 2},
+            "expression": {"max_steps": 2, "embed_dim": 4},
+            "supervision": {"n_min": 8, "n_max": 12},
             "geometry": {
                 "steps": 2,
                 "crossfit": 1,
                 "slide_steps": 0,
                 "refiner_steps": 1,
                 "width": 4,
-                "heads": 1,
                 "inducing": 2,
                 "hidden": 4,
                 "context_blocks": 1,

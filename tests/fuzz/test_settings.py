@@ -18,7 +18,7 @@ CALM = {"deadline": None, "database": None, "derandomize": True, "suppress_healt
 
 KEYS = [*Config.model_fields, "preset", "n_genes", "steps", "", "a.b", "🦠"]
 KEYS += [f"{stage}.{key}" for stage in ("geometry", "assembly", "expression", "supervision")
-         for key in ("steps", "width", "heads", "hidden", "tau", "mode", "n_min", "lr")]  # fmt: skip
+         for key in ("steps", "width", "heads", "hidden", "tau", "mode", "n_min", "lr", "patch_context")]  # fmt: skip
 SCALARS = (
     st.none()
     | st.booleans()

@@ -41,7 +41,7 @@ def test_noise_levels_are_stratified_log_uniform():
 
 
 def test_the_cap_rises_in_equal_stages():
-    assert [sigma_cap(p, (1.0, 3.0, 5.0)) for p in (0, 0.33, 0.34, 0.66, 0.67, 1.0)] == [1, 1, 3, 3, 5, 5]
+    assert [sigma_cap(p) for p in (0, 0.33, 0.34, 0.66, 0.67, 1.0)] == [1, 1, 3, 3, 5, 5]
 
 
 def test_karras_schedule():

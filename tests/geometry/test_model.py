@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from spatialgears.config import Config
-from spatialgears.geometry.attention import ISAB, MAB
+from spatialgears.geometry.attention import ISAB
 from spatialgears.geometry.model import GeometryModel, set_noise
+from spatialgears.supervision.targets import DIM
 
 
 def build(config, sigma_data=0.2):
@@ -113,11 +114,10 @@ def test_noise_is_centred_standard_normal_for_real_points(mask):
 
 def test_the_paper_preset_has_the_architecture_of_the_appendix():
     config = Config.preset("paper")
-    model = GeometryModel(config.expression.embed_dim, config.supervision.dim, config.geometry)
+    model = GeometryModel(config.expression.embed_dim, DIM, config.geometry)
     assert [len(part.blocks) for part in (model.context, model.generate, model.denoiser)] == [3, 4, 4]
     sets = [block for block in model.modules() if isinstance(block, ISAB)]
     assert len(sets) == 11 and {tuple(block.inducing.shape) for block in sets} == {(1, 128, 256)}
-    assert {block.heads for block in model.modules() if isinstance(block, MAB)} == {4}
     assert model.generate.head[-1].out_features == 32 and model.refiner_context is None
     block = model.denoiser.blocks[0]
     assert block.bias.num_embeddings == block.graph.distance.num_embeddings == 24

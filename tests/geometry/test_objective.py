@@ -21,10 +21,10 @@ def pairs(shared=6, n=20):
     return Batch(x, coords, mask, mask[:2, :shared])
 
 
-def noise_for(batch, config, level=None, seed=0):
+def noise_for(batch, level=None, seed=0):
     generator = torch.Generator().manual_seed(seed)
     shape = (*batch.x.shape[:2], 6)
-    noise = draw_noise(shape, config, progress=1.0, pairs=batch.shared is not None, generator=generator)
+    noise = draw_noise(shape, progress=1.0, pairs=batch.shared is not None, generator=generator)
     if level is not None:
         noise.level.fill_(level)
     return noise
@@ -38,14 +38,14 @@ def test_gradients_reach_every_parameter_in_joint_training(tiny):
     config = tiny(**EVERYTHING).geometry
     objective, batch = build(config, "joint"), pairs()
     for seed in range(4):  # with and without self-conditioning, at several levels
-        sum(objective(batch, noise_for(batch, config, seed=seed)).values()).backward()
+        sum(objective(batch, noise_for(batch, seed=seed)).values()).backward()
     missing = [n for n, p in objective.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert not missing
 
 
 def test_every_loss_of_the_paper_is_there_and_finite(tiny):
     config, batch = tiny(**EVERYTHING).geometry, pairs()
-    terms = build(config, "joint")(batch, noise_for(batch, config, level=0.1))
+    terms = build(config, "joint")(batch, noise_for(batch, level=0.1))
     assert set(terms) == {
         "score", "gram", "gram_scale", "nca", "local_scale", "gen_align", "gen_gram", "gen_scale", "gen_nca",
         "overlap_shape", "overlap_scale", "overlap_kl",
@@ -58,7 +58,7 @@ def test_noise_in_half_precision_does_not_overflow(tiny):
     config, batch = tiny(refiner_steps=1).geometry, pairs()._replace(shared=None)
     objective = build(config, "refiner").eval()
     objective.model.sigma_data.fill_(0.05)
-    noise = noise_for(batch, config, level=0.02)
+    noise = noise_for(batch, level=0.02)
     half = noise._replace(level=noise.level.half(), epsilon=noise.epsilon.half())
     with torch.no_grad():
         found = objective(batch._replace(coords=batch.coords.half()), half)["score"]
@@ -66,16 +66,14 @@ def test_noise_in_half_precision_does_not_overflow(tiny):
 
 
 def test_structure_losses_are_gated_by_noise(tiny):
-    config, batch = tiny(gram_sigma_gate=1.0, overlap_sigma_gate=2.0, **EVERYTHING).geometry, pairs()
-    objective = build(config, "joint")
-    structure = ("gram", "gram_scale", "nca", "local_scale")
-    overlap = ("overlap_shape", "overlap_scale", "overlap_kl")
+    objective, batch = build(tiny(**EVERYTHING).geometry, "joint"), pairs()
+    gated = ("gram", "gram_scale", "nca", "local_scale", "overlap_shape", "overlap_scale", "overlap_kl")
 
     def shut(level):
-        terms = objective(batch, noise_for(batch, config, level=level))
-        return {name for name in (*structure, *overlap) if terms[name] == 0}
+        terms = objective(batch, noise_for(batch, level=level))
+        return {name for name in gated if terms[name] == 0}
 
-    assert shut(0.5) == set() and shut(1.5) == set(structure) and shut(2.5) == {*structure, *overlap}
+    assert shut(0.5) == set() and shut(1.5) == set(gated)
 
 
 @pytest.mark.parametrize("part", ["generator", "refiner"])
@@ -83,7 +81,7 @@ def test_the_other_part_is_frozen_and_without_dropout(tiny, part):
     config = tiny(refiner_steps=5).geometry
     objective, batch = build(config, part).train(), pairs()
     batch = Batch(batch.x, batch.coords, batch.mask)
-    noise = noise_for(batch, config, level=0.5) if part == "refiner" else None
+    noise = noise_for(batch, level=0.5) if part == "refiner" else None
     sum(objective(batch, noise).values()).backward()
     mine = {"generator": {"context", "generate"}, "refiner": {"denoiser", "refiner_context"}}[part]
     for name, parameter in objective.model.named_parameters():
@@ -96,7 +94,7 @@ def test_the_objective_does_not_see_the_pose_of_the_slide(tiny):
     objective, noise = build(config, "joint").eval(), None
     turn = torch.linalg.qr(torch.randn(2, 2))[0]
     moved = Batch(batch.x, batch.coords @ turn + 5.0, batch.mask, batch.shared)
-    noise = noise_for(batch, config, level=0.3)
+    noise = noise_for(batch, level=0.3)
     with torch.no_grad():
         before, after = objective(batch, noise), objective(moved, noise)
     for name, value in before.items():
@@ -120,7 +118,7 @@ def test_sigma_data_follows_the_residual(tiny):
     config, batch = tiny().geometry, pairs()
     objective = build(config, "refiner").train()
     with torch.no_grad():
-        objective(batch, noise_for(batch, config))
+        objective(batch, noise_for(batch))
         base = objective.model(batch.x, batch.mask)
         mask = batch.mask[..., None]
         coords = (
@@ -133,17 +131,17 @@ def test_sigma_data_follows_the_residual(tiny):
         for parameter in objective.model.generate.parameters():
             parameter.mul_(0.1)
         before = float(objective.model.sigma_data)
-        objective(batch, noise_for(batch, config))
+        objective(batch, noise_for(batch))
         after = float(objective.model.sigma_data)
         assert after != before
-        objective.eval()(batch, noise_for(batch, config))
+        objective.eval()(batch, noise_for(batch))
         assert float(objective.model.sigma_data) == after
 
 
 def test_out_of_fold_proposals_are_turned_into_the_generators_frame(tiny):
     config, batch = tiny(refiner_steps=5).geometry, pairs()
     objective = build(config, "refiner").eval()
-    noise = noise_for(batch, config, level=0.5)
+    noise = noise_for(batch, level=0.5)
     turn = torch.linalg.qr(torch.randn(6, 6))[0]
     with torch.no_grad():
         base = objective.model(batch.x, batch.mask)
@@ -153,9 +151,9 @@ def test_out_of_fold_proposals_are_turned_into_the_generators_frame(tiny):
         torch.testing.assert_close(turned[name], value, atol=1e-4, rtol=1e-3, msg=name)
 
 
-def test_pairs_share_their_noise_level(tiny):
+def test_pairs_share_their_noise_level():
     generator = torch.Generator().manual_seed(0)
-    noise = draw_noise((6, 9, 4), tiny().geometry, progress=0, pairs=True, generator=generator)
+    noise = draw_noise((6, 9, 4), progress=0, pairs=True, generator=generator)
     assert torch.equal(noise.level[:3], noise.level[3:])
     assert (noise.level >= 0.02).all() and (noise.level <= 1.0).all()  # the first stage of the curriculum
 
@@ -166,7 +164,7 @@ def test_a_tiny_model_overfits_one_miniset(tiny):
     batch = Batch(torch.randn(1, 16, 10), torch.randn(1, 16, 2))
     adam = torch.optim.Adam(objective.parameters(), 3e-3)
     for step in range(150):
-        terms = objective(batch, noise_for(batch, config, seed=step))
+        terms = objective(batch, noise_for(batch, seed=step))
         adam.zero_grad()
         sum(terms.values()).backward()
         adam.step()

@@ -7,9 +7,17 @@ import torch
 from spatialgears.config import SupervisionConfig
 from spatialgears.errors import InputError
 from spatialgears.supervision import MinisetSampler, canonicalise
+from spatialgears.supervision import minisets as module
 from spatialgears.supervision.minisets import _top
 
-CONFIG = SupervisionConfig(n_min=10, n_max=30, tau=(0.3, 0.3), overlap=0.5, min_overlap=8)
+CONFIG = SupervisionConfig(n_min=10, n_max=30)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    """Sets that are as small as these have a smaller reach and share fewer spots."""
+    monkeypatch.setattr(module, "TAU", (0.3, 0.3))
+    monkeypatch.setattr(module, "MIN_OVERLAP", 8)
 
 
 def slide(n, seed=0):
@@ -49,11 +57,12 @@ def test_draws_follow_the_stated_probabilities_without_replacement():
     torch.testing.assert_close(frequency, expected, atol=0.015, rtol=0)
 
 
-def test_the_centre_is_always_in_and_a_small_tau_keeps_sets_local():
+def test_the_centre_is_always_in_and_a_small_tau_keeps_sets_local(monkeypatch):
     coords = slide(400)
 
     def spread(tau):
-        sampler = MinisetSampler([coords], CONFIG.model_copy(update={"tau": (tau, tau)}))
+        monkeypatch.setattr(module, "TAU", (tau, tau))
+        sampler = MinisetSampler([coords], CONFIG)
         index = torch.cat([sampler.draw(8, rng(seed)).index[:, :10] for seed in range(10)])
         assert (index[:, 0].unique().numel()) > 40  # key order: the centre comes first
         return np.linalg.norm(coords[index] - coords[index[:, :1]], axis=-1).mean()
@@ -86,8 +95,9 @@ def test_pairs_share_the_asked_number_of_spots_in_the_first_places():
             )
 
 
-def test_pairs_on_small_slides_share_what_there_is():
-    config = CONFIG.model_copy(update={"n_min": 30, "min_overlap": 15})
+def test_pairs_on_small_slides_share_what_there_is(monkeypatch):
+    monkeypatch.setattr(module, "MIN_OVERLAP", 15)
+    config = CONFIG.model_copy(update={"n_min": 30})
     pair = MinisetSampler([slide(12), slide(200, seed=1)], config).draw_pairs(64, rng())
     small = pair.first.slide == 0
     assert (pair.shared[small].sum(1) == 12).all() and pair.shared[~small].all()

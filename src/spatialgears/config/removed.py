@@ -9,8 +9,46 @@ from spatialgears.errors import ConfigError
 
 #: Removed keys and the value that each is fixed at now.
 FIXED: dict[str, Any] = {
+    "expression.moran_neighbors": 6,
+    "expression.thin_min": 0.3,
+    "expression.cell_thin_min": 0.7,
     "expression.augment_thinned": False,
+    "expression.hidden": [512, 256],
+    "expression.basis_dim": 200,
+    "expression.view_dropout": 0.3,
+    "expression.view_noise": 0.015,
+    "expression.view_jitter": 0.25,
+    "expression.gamma": 1.0,
+    "expression.discriminator_hidden": 512,
+    "expression.discriminator_dropout": 0.1,
+    "expression.grl_max": 1.0,
+    "expression.probe_k": 20,
+    "expression.probe_margin": 0.08,
+    "supervision.tau": [0.2, 3.0],
+    "supervision.overlap": 0.5,
+    "supervision.min_overlap": 20,
+    "supervision.dim": 32,
+    "geometry.heads": 4,
+    "geometry.self_conditioning": True,
+    "geometry.distance_bins": 24,
+    "geometry.angle_bins": 8,
+    "geometry.knn": 15,
+    "geometry.landmarks": 16,
+    "geometry.sigma_min": 0.02,
+    "geometry.sigma_max": 5.0,
+    "geometry.curriculum": [1.0, 3.0, 5.0],
     "geometry.cfg_dropout": 0.0,
+    "geometry.score": 1.0,
+    "geometry.gram": 1.0,
+    "geometry.gram_scale": 0.5,
+    "geometry.nca_neighbors": 10,
+    "geometry.gen_align": 1.0,
+    "geometry.gen_gram": 1.0,
+    "geometry.gram_sigma_gate": 1.0,
+    "geometry.overlap_sigma_gate": 1.0,
+    "geometry.slide_views": 200,
+    "geometry.warmup": 0.1,
+    "geometry.grad_clip": 1.0,
     "geometry.holdout": 0.0,
     "assembly.guidance": 1.0,
     "assembly.graph_k": 50,
@@ -65,7 +103,7 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in inner.items():
             key = f"{stage}.{name}"
             if key in fixed:
-                if value != fixed[key]:
+                if (list(value) if isinstance(value, tuple) else value) != fixed[key]:
                     refused.append(
                         f"{key} = {value!r}: this key was removed; it is fixed at {fixed[key]!r} now"
                     )

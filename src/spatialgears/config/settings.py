@@ -22,6 +22,16 @@ Weight = Annotated[float, Field(ge=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
+def setting(default: Any, description: str) -> Any:
+    """A field that users have reasons to set."""
+    return Field(default, description=description, json_schema_extra={"role": "setting"})
+
+
+def constant(default: Any, description: str) -> Any:
+    """A field of the method, for the paper preset and ablations."""
+    return Field(default, description=description, json_schema_extra={"role": "constant"})
+
+
 class _Stage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
@@ -29,85 +39,64 @@ class _Stage(BaseModel):
 class ExpressionConfig(_Stage):
     """Stage A (section 3.1): gene panel, views and the shared encoder f_theta."""
 
-    n_genes: Count = Field(2000, description="largest size of the gene panel")
-    gene_selection: Literal["moran", "variable"] = Field(
-        "moran",
-        description="which genes make the panel: the most spatial on the slides, or the most variable everywhere",
+    n_genes: Count = setting(2000, "largest number of genes in the panel, the most spatial first")
+    gene_selection: Literal["moran", "variable"] = setting(
+        "moran", "how genes are ranked: by Moran's I on the slides, or by variability on slides and cells"
     )
-    gene_weights: Literal["moran", "none"] = Field(
-        "moran", description="weight genes by the square root of Moran's I"
+    gene_agreement: bool = setting(
+        True, "weight genes by how well their co-expression agrees, where slides and cells differ"
     )
-    gene_agreement: bool = Field(
-        True,
-        description="where slides and cells are unlike, genes count by how alike they go together with others in both",
+    max_steps: Count = setting(300, "training steps of the encoder at most")
+    gene_weights: Literal["moran", "none"] = constant(
+        "moran", "weight of a gene: the square root of Moran's I, or 1"
     )
-    moran_neighbors: Annotated[int, Field(ge=2, le=100)] = 6
-    min_detection: Fraction = Field(
-        0.05,
-        description="whole transcriptome: genes detected in no more than this share of observations are left out",
+    min_detection: Fraction = constant(
+        0.05, "whole transcriptomes: genes detected in no more than this share of observations are left out"
     )
-    target_sum: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="library size before log1p; 0: the median depth of the cells"
+    target_sum: Annotated[float, Field(ge=0)] = constant(
+        0.0, "library size before log1p; 0: the median depth of the cells"
     )
-    standardise: bool = Field(True, description="standardise genes within each slide and each set of cells")
-    signal: Literal["auto", "spatial", "none"] = Field(
+    standardise: bool = constant(True, "standardise genes within each slide and within the cells")
+    signal: Literal["auto", "spatial", "none"] = constant(
         "auto",
-        description="what stage C sees of the expression: the part neighbouring spots share, or all of it; "
-        "auto: that part on whole transcriptomes, all of a targeted panel",
+        "spatial: project expression on the directions that neighbouring spots share; none: use it as it is; "
+        "auto: project whole transcriptomes, not targeted panels",
     )
-    pull: Fraction = Field(
-        0.15,
-        description="targeted panels: how far a cell's profile is moved to the mean of the spots most like it",
+    pull: Fraction = constant(
+        0.15, "targeted panels: how far a cell's profile moves towards the mean of its most similar spots"
     )
-    thinning: bool = Field(True, description="thin spot counts binomially to the depth of random cells")
-    thin_min: Fraction = Field(
-        0.3,
-        description="views of spots no deeper than cells are thinned further, down to this share of their counts",
-    )
-    cell_thin_min: Fraction = Field(
-        0.7, description="cells are thinned by a factor drawn from [cell_thin_min, 1]"
-    )
-    # the shared encoder
-    embedding: Literal["auto", "encoder", "reference"] = Field(
+    thinning: bool = constant(True, "thin the counts of spots binomially to the depth of random cells")
+    embedding: Literal["auto", "encoder", "reference"] = constant(
         "auto",
-        description="which embedding is used: what places held-out spots better, or always the one named",
+        "embedding that is used: the trained encoder, the simple reference, or the one that places held-out spots better",
     )
-    encoder_genes: Count = Field(
-        3000, description="instead of n_genes, where stage C sees the embedding alone (geometry.inputs)"
+    encoder_genes: Count = constant(
+        3000, "takes the place of n_genes if the generators see the embedding alone (geometry.inputs)"
     )
-    hidden: tuple[Count, ...] = (512, 256)
-    embed_dim: Count = 64
-    residual: bool = Field(True, description="the MLP is a residual on a weighted SVD of the expression")
-    basis_dim: Count = Field(200, description="components of that SVD, which a residual MLP sees")
-    view_dropout: Fraction = 0.3
-    view_noise: Annotated[float, Field(ge=0, le=10)] = 0.015
-    view_jitter: Fraction = 0.25
-    # losses on views: VICReg, or the anchor to the linear start
-    lambda_inv: Weight = 0.0
-    lambda_var: Weight = 0.0
-    lambda_cov: Weight = 0.0
-    gamma: Annotated[float, Field(gt=0, le=100)] = 1.0
-    anchor: Weight = Field(
-        1.0, description="a view must lie where the start puts its profile; needs residual"
+    embed_dim: Annotated[int, Field(ge=2, le=4096)] = constant(64, "dimensions of the embedding Z")
+    residual: bool = constant(True, "the encoder's MLP is a residual on a weighted SVD of the expression")
+    lambda_inv: Weight = constant(0.0, "weight of VICReg's invariance loss")
+    lambda_var: Weight = constant(0.0, "weight of VICReg's variance loss")
+    lambda_cov: Weight = constant(0.0, "weight of VICReg's covariance loss")
+    anchor: Weight = constant(
+        1.0, "weight of the distance between a view and the SVD's embedding of its profile; needs residual"
     )
-    # alignment of domains and slides
-    adversary: Weight = 0.0
-    slide_adversary: Weight = 0.0
-    discriminator_hidden: Count = 512
-    discriminator_dropout: Fraction = 0.1
-    grl_max: Weight = 1.0
-    grl_warmup_epochs: Annotated[int, Field(ge=0)] = 20
-    grl_ramp_epochs: Count = 80
-    mmd: Weight = 0.0
-    coral: Weight = 0.0
-    local_alignment: Weight = 0.5
-    # training
-    epochs: Count = Field(200, description="passes over the spots")
-    max_steps: Count = Field(300, description="training ends after so many steps even if epochs are left")
-    lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
-    batch_size: Annotated[int, Field(ge=4, le=65536)] = 256
-    probe_k: Count = 20
-    probe_margin: Fraction = 0.08
+    adversary: Weight = constant(0.0, "weight of the discriminator between spots and cells")
+    slide_adversary: Weight = constant(0.0, "weight of the discriminator between slides")
+    grl_warmup_epochs: Annotated[int, Field(ge=0)] = constant(
+        20, "epochs before the discriminators' gradients are reversed"
+    )
+    grl_ramp_epochs: Count = constant(80, "epochs in which the reversed gradients rise to full strength")
+    mmd: Weight = constant(0.0, "weight of the maximum mean discrepancy between spots and cells")
+    coral: Weight = constant(0.0, "weight of the difference between the covariances of spots and cells")
+    local_alignment: Weight = constant(
+        0.5, "weight of the distance between each profile and its nearest ones in the other domain"
+    )
+    epochs: Count = constant(200, "passes over the spots at most")
+    lr: Annotated[float, Field(gt=0, le=1)] = constant(5e-4, "learning rate of the encoder")
+    batch_size: Annotated[int, Field(ge=4, le=65536)] = constant(
+        256, "profiles of a step, half of them cells"
+    )
 
     @model_validator(mode="after")
     def _learns(self) -> Self:
@@ -119,127 +108,82 @@ class ExpressionConfig(_Stage):
 
 
 class SupervisionConfig(_Stage):
-    """Stage B (section 3.2): minisets of spots and their pose-invariant targets."""
+    """Stage B (section 3.2): minisets of spots."""
 
-    n_min: Annotated[int, Field(ge=8, le=4096)] = 96
-    n_max: Annotated[int, Field(ge=8, le=4096)] = 256
-    tau: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = Field(
-        (0.2, 3.0),
-        description="range of tau_spatial in units of the slide's RMS radius; one is drawn per miniset",
-    )
-    overlap: Fraction = Field(0.5, description="alpha: share of a miniset that its twin also holds")
-    min_overlap: Annotated[int, Field(ge=2)] = 20
-    dim: Annotated[int, Field(ge=2, le=256)] = Field(32, description="d, the overcomplete latent dimension")
+    n_min: Annotated[int, Field(ge=8, le=4096)] = constant(96, "smallest size of a miniset")
+    n_max: Annotated[int, Field(ge=8, le=4096)] = constant(256, "largest size of a miniset")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.n_max < self.n_min:
             raise ValueError(f"n_max must be at least n_min = {self.n_min}, found {self.n_max}")
-        if self.tau[1] < self.tau[0]:
-            raise ValueError(f"tau must be (low, high) with low <= high, found {self.tau}")
         return self
 
 
 class GeometryConfig(_Stage):
     """Stage C (sections 3.3 and 3.4): context encoder, generator, residual diffusion refiner."""
 
-    inputs: Literal["expression", "embedding"] = Field(
-        "expression", description="what the context encoder sees: weighted expression, or the frozen Z"
-    )
-    input_dropout: Fraction = 0.3
-    hidden_dropout: Fraction = 0.4
-    hidden: Annotated[int, Field(ge=0, le=8192)] = Field(
-        512, description="hidden layer before the sets; 0: linear"
-    )
-    width: Annotated[int, Field(ge=4, le=4096)] = Field(128, description="c, the context dimension")
-    heads: Annotated[int, Field(ge=1, le=64)] = 4
-    inducing: Annotated[int, Field(ge=1, le=4096)] = Field(32, description="m, inducing points per ISAB")
-    context_blocks: Annotated[int, Field(ge=0, le=32)] = 2
-    generator_blocks: Annotated[int, Field(ge=0, le=32)] = 2
-    # refiner
-    refiner: Literal["residual", "none"] = "residual"
-    denoiser_blocks: Annotated[int, Field(ge=1, le=32)] = 2
-    self_conditioning: bool = True
-    distance_bins: Annotated[int, Field(ge=0, le=256)] = 24
-    angle_bins: Annotated[int, Field(ge=0, le=256)] = 8
-    knn: Annotated[int, Field(ge=2, le=128)] = 15
-    landmarks: Annotated[int, Field(ge=0, le=1024)] = 16
-    reference: Annotated[int, Field(ge=16, le=65536)] = Field(
-        256, description="points that carry the local graphs of the denoiser; larger sets use a random subset"
-    )
-    sigma_min: Annotated[float, Field(gt=0)] = Field(0.02, description="in units of sigma_data,resid")
-    sigma_max: Annotated[float, Field(gt=0)] = Field(5.0, description="in units of sigma_data,resid")
-    curriculum: tuple[Annotated[float, Field(gt=0)], ...] = Field(
-        (1.0, 3.0, 5.0), min_length=1, description="sigma_cap of each stage, in units of sigma_data,resid"
-    )
-    # loss weights
-    score: Weight = 1.0
-    gram: Weight = 1.0
-    gram_scale: Weight = 0.5
-    nca: Weight = 0.3
-    nca_temperature: Annotated[float, Field(ge=0)] = Field(
-        0.0,
-        description="tau_NCA; 0: the squared median distance to the last of the neighbours, for each miniset",
-    )
-    nca_neighbors: Annotated[int, Field(ge=1, le=128)] = 10
-    local_scale: Weight = 0.0
-    gen_align: Weight = 1.0
-    gen_gram: Weight = 1.0
-    gen_scale: Weight = 0.0
-    gen_nca: Weight = 0.3
-    overlap_shape: Weight = 0.0
-    overlap_scale: Weight = 0.0
-    overlap_kl: Weight = 0.0
-    gram_sigma_gate: Annotated[float, Field(gt=0)] = Field(
-        1.0,
-        description="Gram, NCA and local scale losses of the refiner apply below this many sigma_data,resid",
-    )
-    overlap_sigma_gate: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="overlap losses apply below this many sigma_data,resid"
-    )
-    # training
-    steps: Count = 1000
-    refiner_steps: Annotated[int, Field(ge=0)] = Field(
-        150, description="steps of the refiner alone, after the generator; 0: both are trained jointly"
-    )
-    crossfit: Annotated[int, Field(ge=0, le=20)] = Field(
-        3,
-        description="generators that are each trained without another part of the spots (a tenth, or less), which tells "
-        "when each was best and how far off it is; their mean is used. 0: one generator, trained on all",
-    )
-    nearest: bool = Field(
-        True,
-        description="put cells where the spots most like them in stage A's embedding are, of those in reach of the "
-        "generators' place; spots that neither has seen tell how far that is; needs crossfit",
-    )
-    slide_steps: Annotated[int, Field(ge=0)] = Field(
-        400,
-        description="with several slides, steps of models that each miss one; they tell how long to train the others "
-        "(instead of steps, where crossfit trains several), and feed the self-check; 0: none",
-    )
-    slide_views: Annotated[int, Field(ge=0)] = Field(
-        200,
-        description="views of each spot, about, that the others are given (in at most steps) where these are no worse",
-    )
-    views: Annotated[int, Field(ge=0)] = Field(
+    steps: Count = setting(1000, "training steps of each generator at most")
+    views: Annotated[int, Field(ge=0)] = setting(
         900,
-        description="views of each spot, about, after which a cross-fitted generator is done; 0: it takes all its steps",
+        "a cross-fitted generator is trained until each spot was seen about this often; 0: for all its steps",
     )
-    batch_size: Annotated[int, Field(ge=1, le=4096)] = Field(8, description="minisets of a step, at most")
-    slide_batch: Annotated[int, Field(ge=1, le=4096)] = Field(
-        4, description="minisets of a step for each slide, at most: of one slide alone few tell enough"
+    crossfit: Annotated[int, Field(ge=0, le=20)] = setting(
+        3,
+        "generators that are averaged, each trained without a different part of the spots (a tenth or less). The held-out "
+        "spots are used for early stopping, the self-check and the radii. 0: one generator, trained on all spots",
     )
-    lr: Annotated[float, Field(gt=0, le=1)] = 2e-3
-    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.05
-    warmup: Fraction = 0.1
-    grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
-    eval_every: Count = Field(50, description="steps between looks at held-out spots, and checkpoints")
+    slide_steps: Annotated[int, Field(ge=0)] = setting(
+        400,
+        "with several slides: training steps of models that each leave out one slide. They decide how long the others are "
+        "trained, and feed the self-check. 0: no such models",
+    )
+    nearest: bool = setting(
+        True,
+        "move each cell towards its most similar spots near the generators' position; held-out spots choose the search "
+        "radius, so crossfit is needed",
+    )
+    eval_every: Count = setting(50, "steps between checkpoints, and between evaluations on held-out spots")
+    inputs: Literal["expression", "embedding"] = constant(
+        "expression", "what the generators see: weighted expression, or stage A's frozen embedding Z"
+    )
+    input_dropout: Fraction = constant(0.3, "dropout of the features")
+    hidden_dropout: Fraction = constant(0.4, "dropout of the hidden layer")
+    hidden: Annotated[int, Field(ge=0, le=8192)] = constant(
+        512, "units of the hidden layer before the sets; 0: a linear projection"
+    )
+    width: Annotated[int, Field(ge=4, le=4096, multiple_of=4)] = constant(128, "c, the context dimension")
+    inducing: Annotated[int, Field(ge=1, le=4096)] = constant(32, "m, inducing points of an ISAB")
+    context_blocks: Annotated[int, Field(ge=0, le=32)] = constant(2, "ISABs of the context encoder")
+    generator_blocks: Annotated[int, Field(ge=0, le=32)] = constant(2, "ISABs of the generator")
+    refiner: Literal["residual", "none"] = constant("residual", "the diffusion refiner; none leaves it out")
+    denoiser_blocks: Annotated[int, Field(ge=1, le=32)] = constant(2, "blocks of the refiner's denoiser")
+    reference: Annotated[int, Field(ge=16, le=65536)] = constant(
+        256, "points that carry the local graphs of the denoiser; larger sets use a random subset"
+    )
+    refiner_steps: Annotated[int, Field(ge=0)] = constant(
+        150, "training steps of the refiner alone, after the generators; 0: both are trained jointly"
+    )
+    nca: Weight = constant(0.3, "weight of the refiner's neighbourhood loss")
+    nca_temperature: Annotated[float, Field(ge=0)] = constant(
+        0.0, "tau_NCA; 0: for each miniset the squared median distance to the last of its neighbours"
+    )
+    local_scale: Weight = constant(0.0, "weight of the refiner's loss on local scale")
+    gen_scale: Weight = constant(0.0, "weight of the generator's loss on scale")
+    gen_nca: Weight = constant(0.3, "weight of the generator's neighbourhood loss")
+    overlap_shape: Weight = constant(0.0, "weight of the loss on the shape of spots that two minisets share")
+    overlap_scale: Weight = constant(0.0, "weight of the loss on their scale")
+    overlap_kl: Weight = constant(0.0, "weight of the loss on their distance distributions")
+    batch_size: Annotated[int, Field(ge=1, le=4096)] = constant(8, "minisets of a step at most")
+    slide_batch: Annotated[int, Field(ge=1, le=4096)] = constant(4, "minisets of a step and slide at most")
+    lr: Annotated[float, Field(gt=0, le=1)] = constant(2e-3, "peak learning rate")
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = constant(0.05, "weight decay of AdamW")
+    ema: Annotated[float, Field(ge=0, lt=1)] = constant(
+        0.995, "decay of the averaged weights; 0: the last weights"
+    )
 
     @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"heads must divide width = {self.width}, found {self.heads}")
+    def _trained_apart(self) -> Self:
         if self.crossfit and self.refiner != "none" and not self.refiner_steps:
             raise ValueError("crossfit needs refiner_steps > 0 or refiner = none, found joint training")
         return self
@@ -255,60 +199,54 @@ class GeometryConfig(_Stage):
 
     @property
     def uses_nearest(self) -> bool:
-        """Whether nearest spots take part: without spots that were missed, nothing tells by how much."""
+        """Whether cells move towards similar spots: only held-out spots can choose the search radius."""
         return self.nearest and self.crossfit > 0
 
     @property
     def uses_embedding(self) -> bool:
         """Whether stage A's embedding is needed at all."""
-        return self.inputs != "expression" or self.uses_nearest
+        return self.inputs == "embedding" or self.uses_nearest
 
 
 class AssemblyConfig(_Stage):
-    """Stage D (section 3.5): patches, stitching and the global solve."""
+    """Stage D (section 3.5): placing cells in one pass, in parts or through stitched patches."""
 
-    mode: Literal["auto", "one-shot", "patches"] = Field(
+    mode: Literal["auto", "one-shot", "patches"] = setting(
         "auto",
-        description="auto: all cells in one pass through the networks, or in large parts if memory_gb is too little; "
+        "auto: all cells in one pass through the networks, or in large parts if that needs more than memory_gb; "
         "one-shot: always one pass; patches: the paper's stitched patches",
     )
-    memory_gb: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="auto: memory that one pass over all cells may take"
+    memory_gb: Annotated[float, Field(gt=0)] = setting(
+        1.0, "auto: memory that one pass over all cells may take"
     )
-    core_cells: Annotated[int, Field(ge=100)] = Field(
-        20_000, description="auto: cells at most that are placed first, if the others are placed in parts"
+    core_cells: Annotated[int, Field(ge=100)] = setting(
+        20_000, "auto: cells at most that are placed first, if the others are placed in parts"
     )
-    samples: Annotated[int, Field(ge=0, le=1000)] = Field(
-        4,
-        description="layouts drawn beside the best guess; 0: none, and the refiner's result is the best guess",
+    samples: Annotated[int, Field(ge=0, le=1000)] = setting(
+        4, "layouts drawn in addition to the best guess; 0: none, and the refiner's result is the best guess"
     )
-    sample_cells: Annotated[int, Field(ge=0)] = Field(
-        50_000, description="with more cells than this no samples are drawn: each costs many passes"
+    sample_cells: Annotated[int, Field(ge=0)] = setting(
+        50_000, "no samples are drawn of more cells than this: each sample costs many passes"
     )
-    spacing: Fraction = Field(
+    spacing: Fraction = setting(
         0.8,
-        description="how far at most the best guess is moved to fill the slides' footprint evenly; 0: not at all",
+        "how far cells are moved to fill the slides' footprint evenly, as a share of the way; 0: not at all",
     )
-    spacing_reach: Annotated[float, Field(gt=0)] = Field(
-        0.15,
-        description="how far cells are moved for that at most, root mean square, in RMS radii of the slides",
+    spacing_reach: Annotated[float, Field(gt=0)] = setting(
+        0.15, "limit of that move: root mean square over the cells, in RMS radii of the slides"
     )
-    spacing_cells: Count = Field(
-        200, description="fewer cells than this do not fill a tissue, and are not moved"
+    spacing_cells: Count = setting(200, "fewer cells than this do not fill a tissue, and are not moved")
+    steps: Annotated[int, Field(ge=0, le=10_000)] = constant(6, "Heun steps of the refiner; 0: no refinement")
+    sigma_start: Annotated[float, Field(gt=0, le=100)] = constant(
+        1.0, "noise level at which the refiner starts, in units of sigma_data,resid"
     )
-    steps: Annotated[int, Field(ge=0, le=10_000)] = Field(6, description="Heun steps of the refiner; 0: none")
-    sigma_start: Annotated[float, Field(gt=0, le=100)] = Field(
-        1.0, description="noise level at which the refiner starts, in units of sigma_data,resid"
+    patch_size: Annotated[int, Field(ge=8, le=8192)] = constant(256, "cells of a patch")
+    coverage: Annotated[float, Field(ge=1, le=1000)] = constant(6.0, "mean number of patches per cell")
+    reliability: bool = constant(
+        True, "patches that agree with others get more weight in the stitched distances"
     )
-    patch_size: Annotated[int, Field(ge=8, le=8192)] = Field(256, description="cells of a patch")
-    coverage: Annotated[float, Field(ge=1, le=1000)] = Field(
-        6.0, description="mean number of patches per cell"
-    )
-    reliability: bool = Field(
-        True, description="patches that agree with others have more weight in the stitched distances"
-    )
-    solve_steps: Annotated[int, Field(ge=0)] = Field(
-        200, description="steps of the global solve of the stitched distances"
+    solve_steps: Annotated[int, Field(ge=0)] = constant(
+        200, "steps of the global solve of the stitched distances"
     )
 
 
@@ -321,18 +259,26 @@ class Config(_Stage):
     200
     """
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    threads: Annotated[int, Field(ge=0, le=1024)] = Field(
-        0, description="0: as many as this process may use cores, at most 8"
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = setting(0, "decides everything random")
+    threads: Annotated[int, Field(ge=0, le=1024)] = setting(
+        0, "CPU threads; 0: as many as this process may use, at most 8"
     )
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
-    devices: Annotated[int, Field(ge=1)] = 1
-    num_nodes: Annotated[int, Field(ge=1)] = 1
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    compile: bool = Field(
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = setting(
+        "cpu", "where networks are trained: cpu, cuda (NVIDIA), mps (Apple), or auto for what is there"
+    )
+    devices: Annotated[int, Field(ge=1)] = setting(
+        1, "processes per machine, one per GPU if there are GPUs; --devices sets it"
+    )
+    num_nodes: Annotated[int, Field(ge=1)] = setting(
+        1, "machines, under SLURM or torchrun; --num-nodes sets it"
+    )
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = setting(
+        "32-true", "number format of training; bf16-mixed and 16-mixed are faster on GPUs that support them"
+    )
+    compile: bool = setting(
         False,
-        description="compile stage C's training steps (torch.compile): takes minutes to begin with, and a C++ compiler; "
-        "dropout is drawn otherwise, so that results differ as those of another seed; `gears bench scaling` prints the gain",
+        "compile stage C's training steps with torch.compile, which needs minutes at the start and a C++ compiler; "
+        "dropout is drawn differently, so results change as with a different seed",
     )
     expression: ExpressionConfig = ExpressionConfig()
     supervision: SupervisionConfig = SupervisionConfig()
@@ -340,8 +286,8 @@ class Config(_Stage):
     assembly: AssemblyConfig = AssemblyConfig()
 
     @property
-    def panel(self) -> ExpressionConfig:
-        """``expression`` as the panel is chosen by: a network that sees the embedding has the encoder's genes."""
+    def panel_settings(self) -> ExpressionConfig:
+        """``expression`` with the panel size that applies: ``encoder_genes`` if the generators see the embedding alone."""
         found = self.expression
         genes = found.encoder_genes if self.geometry.inputs == "embedding" else found.n_genes
         return found.model_copy(update={"n_genes": genes})

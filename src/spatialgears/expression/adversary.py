@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+#: The paper's appendix: hidden units and dropout of a discriminator.
+HIDDEN, DROPOUT = 512, 0.1
+
 
 class _Reversal(torch.autograd.Function):
     @staticmethod
@@ -24,18 +27,18 @@ def reverse_gradient(x: Tensor, alpha: float) -> Tensor:
     return _Reversal.apply(x, alpha)
 
 
-def grl_coefficient(epoch: float, *, warmup: int, ramp: int, maximum: float) -> float:
-    """alpha_GRL: 0 during the warm-up, then up to ``maximum`` along a straight ramp (appendix, Stage A)."""
-    return maximum * min(max((epoch - warmup) / ramp, 0.0), 1.0)
+def grl_coefficient(epoch: float, *, warmup: int, ramp: int) -> float:
+    """alpha_GRL: 0 during the warm-up, then up to 1 along a straight ramp (appendix, Stage A)."""
+    return min(max((epoch - warmup) / ramp, 0.0), 1.0)
 
 
 class Discriminator(nn.Module):
     """D_eta: which of ``n_classes`` domains, slides or batches an embedding comes from (two-layer MLP)."""
 
-    def __init__(self, embed_dim: int, n_classes: int, *, hidden: int, dropout: float) -> None:
+    def __init__(self, embed_dim: int, n_classes: int) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(embed_dim, hidden), nn.SiLU(), nn.Dropout(dropout), nn.Linear(hidden, n_classes)
+            nn.Linear(embed_dim, HIDDEN), nn.SiLU(), nn.Dropout(DROPOUT), nn.Linear(HIDDEN, n_classes)
         )
 
     def forward(self, z: Tensor, labels: Tensor, alpha: float) -> Tensor:

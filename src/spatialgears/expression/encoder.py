@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+HIDDEN = (512, 256)  # the paper's appendix: widths of the hidden layers
 #: Profiles embedded at a time.
 CHUNK = 8192
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+GAMMA = 1.0  # the paper's appendix: the least standard deviation of an embedded dimension
 #: Bandwidths of the MMD kernels, as multiples of the mean squared distance of the batch.
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
-def vicreg(z1: Tensor, z2: Tensor, *, gamma: float = 1.0) -> dict[str, Tensor]:
+def vicreg(z1: Tensor, z2: Tensor) -> dict[str, Tensor]:
     """Invariance, variance and covariance of two views' embeddings (n, h), unweighted.
 
     The sums of the paper's equation are divided by their number of terms (invariance by n h, variance and
@@ -21,7 +22,7 @@ def vicreg(z1: Tensor, z2: Tensor, *, gamma: float = 1.0) -> dict[str, Tensor]:
     for z in (z1, z2):
         cov = torch.cov(z.T)  # (h, h)
         std = (cov.diagonal() + 1e-4).sqrt()
-        variance = variance + torch.relu(gamma - std).sum() / h
+        variance = variance + torch.relu(GAMMA - std).sum() / h
         covariance = covariance + (cov.square().sum() - cov.diagonal().square().sum()) / h
     return {"invariance": (z1 - z2).square().mean(), "variance": variance, "covariance": covariance}
 

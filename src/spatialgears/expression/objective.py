@@ -45,16 +45,12 @@ class Objective(nn.Module):
     def __init__(self, encoder: Encoder, n_groups: tuple[int, int], config: ExpressionConfig) -> None:
         super().__init__()
         self.encoder, self.config = encoder, config
-
-        def discriminator(n_classes: int) -> Discriminator:
-            width, dropout = config.discriminator_hidden, config.discriminator_dropout
-            return Discriminator(len(encoder.scale), n_classes, hidden=width, dropout=dropout)
-
-        self.domain = discriminator(2) if config.adversary > 0 else None
+        width = len(encoder.scale)
+        self.domain = Discriminator(width, 2) if config.adversary > 0 else None
         self.groups = nn.ModuleDict()
         for domain, count in enumerate(n_groups):
             if config.slide_adversary > 0 and count > 1:
-                self.groups[str(domain)] = discriminator(count)
+                self.groups[str(domain)] = Discriminator(width, count)
 
     def forward(self, batch: Batch, alpha: float) -> dict[str, Tensor]:
         """Weighted losses of a batch, the adversaries' gradients reversed with the coefficient ``alpha``."""
@@ -64,7 +60,7 @@ class Objective(nn.Module):
         halves = z.chunk(2)
         losses: dict[str, Tensor] = {}
         if c.lambda_inv or c.lambda_var or c.lambda_cov:
-            terms = vicreg(h1, h2, gamma=c.gamma)
+            terms = vicreg(h1, h2)
             weights = {"invariance": c.lambda_inv, "variance": c.lambda_var, "covariance": c.lambda_cov}
             losses |= {name: weight * terms[name] for name, weight in weights.items()}
         if c.anchor > 0 and self.encoder.start is not None:

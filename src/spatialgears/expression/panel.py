@@ -18,6 +18,7 @@ from spatialgears.validate.coexpression import agreement, agreement_by_gene, bes
 
 logger = logging.getLogger(__name__)
 
+NEIGHBORS = 6  # of a spot, by which Moran's I is measured: a hexagonal ring
 #: More shared genes than this is a whole transcriptome; a targeted panel is used as it was chosen.
 WHOLE_TRANSCRIPTOME = 1000
 #: Agreement of what goes together on slides and in cells from which all genes are trusted, and up to which only as far as
@@ -55,7 +56,7 @@ class Panel:
 
 
 def morans_i(
-    counts: Matrix, coords: np.ndarray, *, n_neighbors: int = 6, target: float = 1e4, raw: bool = True
+    counts: Matrix, coords: np.ndarray, *, n_neighbors: int = NEIGHBORS, target: float = 1e4, raw: bool = True
 ) -> np.ndarray:
     """Moran's I of every gene on one slide, with equal weights on the nearest spots.
 
@@ -69,7 +70,7 @@ def morans_i(
     coords
         (n, 2) places of its spots.
     n_neighbors
-        Neighbours of each spot (6: a hexagonal ring).
+        Neighbours of each spot.
     target
         Library size the profiles are scaled to before log1p.
     raw
@@ -126,8 +127,7 @@ def build_panel(
     genes
         (G,) names of the shared genes.
     config
-        ``n_genes``, ``gene_selection``, ``gene_weights``, ``gene_agreement``, ``moran_neighbors``, ``min_detection``,
-        ``target_sum``.
+        ``n_genes``, ``gene_selection``, ``gene_weights``, ``gene_agreement``, ``min_detection``, ``target_sum``.
     raw
         False if the matrices hold values that are normalised already.
 
@@ -136,10 +136,7 @@ def build_panel(
     The panel, and its columns (len(panel),) in ``genes``.
     """
     target = config.target_sum or typical_depth(cells)
-    per_slide = [
-        morans_i(x, xy, n_neighbors=config.moran_neighbors, target=target, raw=raw)
-        for x, xy in zip(slides, coords, strict=True)
-    ]
+    per_slide = [morans_i(x, xy, target=target, raw=raw) for x, xy in zip(slides, coords, strict=True)]
     moran = np.mean(per_slide, axis=0)
     usable = np.ones(len(genes), dtype=bool)
     if config.min_detection > 0 and len(genes) > WHOLE_TRANSCRIPTOME:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+K = 20  # the paper's appendix: neighbours that vote
+
 
 @torch.no_grad()
-def balanced_probe(a: Tensor, b: Tensor, *, k: int = 20) -> float:
+def balanced_probe(a: Tensor, b: Tensor, *, k: int = K) -> float:
     """Balanced accuracy of a leave-one-out k-nearest-neighbour vote between two samples of embeddings.
 
     Votes are divided by the size of each domain, so that 0.5 is a perfect mixture whatever the sizes.

@@ -20,7 +20,7 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from spatialgears.config import ExpressionConfig
-from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME
+from spatialgears.expression.panel import NEIGHBORS, WHOLE_TRANSCRIPTOME
 from spatialgears.expression.views import SpotViews
 from spatialgears.runtime.seeds import numpy_rng, torch_rng
 
@@ -94,14 +94,14 @@ def shared_by_neighbours(
         kept = [own != without for own in parts]
         some = [x[torch.from_numpy(keep)] for x, keep in zip(slides, kept, strict=True)]
         where = [xy[keep] for xy, keep in zip(places, kept, strict=True)]
-        return spatial_signal(some, where, n_neighbors=config.moran_neighbors)
+        return spatial_signal(some, where)
 
     axes = found(without=-1)
     logger.info("spatial signal: %d directions of %d genes", axes.shape[1], axes.shape[0])
     return Signal(axes, [found(without=number) for number in range(PARTS)], part)
 
 
-def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *, n_neighbors: int) -> Tensor:
+def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -> Tensor:
     """Covariance (G, G) between a spot and the mean of its neighbours, made symmetric; mean over all spots.
 
     Parameters
@@ -109,13 +109,11 @@ def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *
     slides
         Centred features (n_i, G) of each slide's spots.
     coords
-        (n_i, 2) their places.
-    n_neighbors
-        Neighbours of each spot.
+        (n_i, 2) their coordinates.
     """
     total = torch.zeros(slides[0].shape[1], slides[0].shape[1], dtype=torch.float64)
     for x, xy in zip(slides, coords, strict=True):
-        k = min(n_neighbors, len(xy) - 1)
+        k = min(NEIGHBORS, len(xy) - 1)
         near = KDTree(xy).query(xy, k=k + 1)[1]
         other = near != np.arange(len(xy))[:, None]
         other[other.all(1), -1] = False  # spots in one place may leave out the spot itself
@@ -128,7 +126,7 @@ def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *
     return total / sum(map(len, slides))
 
 
-def spatial_signal(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *, n_neighbors: int = 6) -> Tensor:
+def spatial_signal(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -> Tensor:
     """Orthonormal directions (G, k) of expression that vary in space beyond noise, the strongest first.
 
     Between neighbours, noise gives eigenvalues on both sides of zero and signal large positive ones: directions
@@ -139,11 +137,9 @@ def spatial_signal(slides: Sequence[Tensor], coords: Sequence[np.ndarray], *, n_
     slides
         Features (n_i, G) of each slide's spots, standardised and weighted.
     coords
-        (n_i, 2) their places.
-    n_neighbors
-        Neighbours of each spot (6: a hexagonal ring).
+        (n_i, 2) their coordinates.
     """
     centred = [x - x.mean(0) for x in slides]
-    size, axes = torch.linalg.eigh(spatial_covariance(centred, coords, n_neighbors=n_neighbors))
+    size, axes = torch.linalg.eigh(spatial_covariance(centred, coords))
     count = max(int((size > -ABOVE_NOISE * size[0]).sum()), min(FEWEST, len(size)))
     return axes.flip(1)[:, :count].float().contiguous()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spatialgears.expression.panel import morans_i
 
+COMPONENTS = 200  # of the SVD that a residual encoder sees
 #: Rows of each domain that the SVD is taken of.
 SVD_ROWS = 5000
 
@@ -23,7 +24,7 @@ class Start(NamedTuple):
     scale: Tensor
 
 
-def svd_basis(spots: Tensor, cells: Tensor, n_components: int, *, seed: int) -> Tensor:
+def svd_basis(spots: Tensor, cells: Tensor, *, seed: int) -> Tensor:
     """Leading right singular vectors (G, f) of spots and as many cells, both weighted expression (n, G).
 
     They are divided by the largest component's standard deviation, so that an MLP sees values of order one.
@@ -32,7 +33,7 @@ def svd_basis(spots: Tensor, cells: Tensor, n_components: int, *, seed: int) -> 
     count = min(len(spots), SVD_ROWS)
     rows = [x[torch.from_numpy(rng.permutation(len(x))[:count])] for x in (spots, cells)]
     joint = torch.cat(rows).numpy()
-    n_components = min(n_components, *joint.shape)
+    n_components = min(COMPONENTS, *joint.shape)
     _, size, right = randomized_svd(joint, n_components, n_iter=4, random_state=int(rng.integers(2**31)))
     basis = right.T * (np.sqrt(len(joint)) / size[0])
     return torch.from_numpy(np.ascontiguousarray(basis, dtype=np.float32))

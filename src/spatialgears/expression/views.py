@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 #: A bank of ready views is kept while it fits here; larger data are thinned as they are drawn.
 BANK_BYTES = 512 * 2**20
 MAX_VIEWS, MIN_VIEWS = 48, 4
+#: Views of spots that are no deeper than cells keep at least this share of their counts, and views of cells this share.
+SPOT_LEAST, CELL_LEAST = 0.3, 0.7
+#: The paper's appendix: gene dropout, noise and scale jitter of views that are not thinned.
+DROPOUT, NOISE, JITTER = 0.3, 0.015, 0.25
 
 
 def _seed(generator: torch.Generator) -> int:
@@ -172,15 +176,10 @@ class Views:
         ``x`` (..., G) holds log-normalised values, whose scale is jittered in linear space, or values of
         unknown scale, which are multiplied as they are.
         """
-        config = self.config
-        if config.view_jitter > 0:
-            factor = 1 + config.view_jitter * (2 * torch.rand(*x.shape[:-1], 1, generator=generator) - 1)
-            x = torch.log1p(factor * torch.expm1(x)) if self.raw else factor * x
-        if config.view_dropout > 0:
-            x = x * (torch.rand(x.shape, generator=generator) >= config.view_dropout)
-        if config.view_noise > 0:
-            x = x + config.view_noise * torch.randn(x.shape, generator=generator)
-        return x
+        factor = 1 + JITTER * (2 * torch.rand(*x.shape[:-1], 1, generator=generator) - 1)
+        x = torch.log1p(factor * torch.expm1(x)) if self.raw else factor * x
+        x = x * (torch.rand(x.shape, generator=generator) >= DROPOUT)
+        return x + NOISE * torch.randn(x.shape, generator=generator)
 
 
 class SpotViews(Views):
@@ -195,7 +194,7 @@ class SpotViews(Views):
     panel
         The genes and their weights.
     config
-        ``thinning``, ``thin_min``, ``standardise``, ``view_dropout``, ``view_noise``, ``view_jitter``.
+        ``thinning`` and ``standardise``.
     seed
         Decides the bank of precomputed views.
     raw
@@ -231,15 +230,15 @@ class SpotViews(Views):
 
     def _keep(self, depths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         keep = np.minimum(rng.choice(self.cell_depths, len(depths)) / np.maximum(depths, 1), 1)
-        least = np.minimum(self.config.thin_min / np.maximum(keep, 1e-12), 1)
+        least = np.minimum(SPOT_LEAST / np.maximum(keep, 1e-12), 1)
         return keep * rng.uniform(least, 1)
 
 
 class CellViews(Views):
-    """The same for cells (batches concatenated), thinned mildly: by a factor from [cell_thin_min, 1]."""
+    """The same for cells (batches concatenated), thinned mildly."""
 
     def _keep(self, depths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return rng.uniform(self.config.cell_thin_min, 1, len(depths))
+        return rng.uniform(CELL_LEAST, 1, len(depths))
 
 
 def cell_standardiser(

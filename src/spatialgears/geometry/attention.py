@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+HEADS = 4  # the paper's appendix
 #: Above this many points, and without gradients, point-wise parts run in pieces, to save memory.
 CHUNK = 8192
 
@@ -36,11 +37,8 @@ def pointwise(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
 class MAB(nn.Module):
     """Multihead attention block: queries look at keys, then at themselves; both steps are residual."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        if width % heads:
-            raise ValueError(f"heads must divide width = {width}, found {heads}")
-        self.heads = heads
         self.norm_query, self.norm_key, self.norm_out = (nn.LayerNorm(width) for _ in range(3))
         self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
         self.out, self.feed = nn.Linear(width, width), mlp(width, 2 * width, width)
@@ -59,15 +57,15 @@ class MAB(nn.Module):
         return out + self.feed(self.norm_out(out))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
 class SAB(nn.Module):
     """Self-attention over the whole set, O(n^2)."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.block = MAB(width, heads)
+        self.block = MAB(width)
 
     def forward(self, points: Tensor, mask: Tensor | None = None) -> Tensor:
         """Points (B, n, c) that have looked at each other."""
@@ -77,10 +75,10 @@ class SAB(nn.Module):
 class ISAB(nn.Module):
     """Self-attention through m learnt inducing points, O(n m): linear in the size of the set."""
 
-    def __init__(self, width: int, heads: int, inducing: int) -> None:
+    def __init__(self, width: int, inducing: int) -> None:
         super().__init__()
         self.inducing = nn.Parameter(0.02 * torch.randn(1, inducing, width))
-        self.gather, self.spread = MAB(width, heads), MAB(width, heads)
+        self.gather, self.spread = MAB(width), MAB(width)
 
     def forward(self, points: Tensor, mask: Tensor | None = None) -> Tensor:
         """Points (B, n, c) that have looked at a summary of their set."""

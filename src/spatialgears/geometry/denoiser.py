@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from spatialgears.config import GeometryConfig
-from spatialgears.geometry.attention import ISAB, MAB, mlp, pointwise
-from spatialgears.geometry.local import LocalGeometry, take
+from spatialgears.geometry.attention import HEADS, ISAB, MAB, mlp, pointwise
+from spatialgears.geometry.local import ANGLE_BINS, DISTANCE_BINS, LocalGeometry, take
 from spatialgears.supervision.targets import centre
 
 FREQUENCIES = 16  # of the noise embedding
@@ -21,7 +21,7 @@ class LocalGraph(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         self.own, self.other = nn.Linear(config.width, inner), nn.Linear(config.width, inner, bias=False)
         self.offset = nn.Linear(dim, inner, bias=False)
-        self.distance = nn.Embedding(config.distance_bins, inner) if config.distance_bins else None
+        self.distance = nn.Embedding(DISTANCE_BINS, inner)
         self.out = nn.Linear(inner, config.width)
 
     def forward(self, h: Tensor, local: LocalGeometry) -> Tensor:
@@ -30,9 +30,7 @@ class LocalGraph(nn.Module):
         message = take(self.other(normed), local.neighbour) + self.own(normed).unsqueeze(
             2
         )  # (B, n, k, inner)
-        message = message + self.offset(local.offset.to(h.dtype))
-        if self.distance is not None:
-            message = message + self.distance(local.distance_bin)
+        message = message + self.offset(local.offset.to(h.dtype)) + self.distance(local.distance_bin)
         weight = local.valid.unsqueeze(-1).to(h.dtype)
         mean = (nn.functional.silu(message) * weight).sum(2) / weight.sum(2).clamp_min(1)
         return h + self.out(mean)
@@ -45,20 +43,16 @@ class DenoiserBlock(nn.Module):
         super().__init__()
         self.film = nn.Linear(config.width, 2 * config.width)
         self.graph = LocalGraph(dim, config)
-        self.landmarks = MAB(config.width, config.heads) if config.landmarks else None
-        biased = config.landmarks and config.distance_bins
-        self.bias = nn.Embedding(config.distance_bins, config.heads) if biased else None
-        self.isab = ISAB(config.width, config.heads, config.inducing)
+        self.landmarks = MAB(config.width)
+        self.bias = nn.Embedding(DISTANCE_BINS, HEADS)
+        self.isab = ISAB(config.width, config.inducing)
 
     def forward(self, h: Tensor, noise: Tensor, local: LocalGeometry, mask: Tensor | None) -> Tensor:
         """Points (B, n, c) under the noise embedding (B, c)."""
         scale, shift = self.film(noise).unsqueeze(1).chunk(2, dim=-1)  # (B, 1, c) each
         h = self.graph(h * (1 + scale) + shift, local)
-        if self.landmarks is not None:
-            bias = (
-                None if self.bias is None else self.bias(local.landmark_bin).permute(0, 3, 1, 2)
-            )  # (B, heads, n, L)
-            h = self.landmarks(h, take(h, local.landmark), local.landmark_mask, bias)
+        bias = self.bias(local.landmark_bin).permute(0, 3, 1, 2)  # (B, heads, n, L)
+        h = self.landmarks(h, take(h, local.landmark), local.landmark_mask, bias)
         return self.isab(h, mask)
 
 
@@ -74,7 +68,7 @@ class Denoiser(nn.Module):
     def __init__(self, dim: int, config: GeometryConfig) -> None:
         super().__init__()
         width = config.width
-        sees = 2 * dim + width + config.angle_bins + (dim if config.self_conditioning else 0)
+        sees = 3 * dim + width + ANGLE_BINS
         self.register_buffer(
             "frequencies", torch.pi * 2.0 ** torch.linspace(-2, 4, FREQUENCIES), persistent=False
         )
@@ -89,13 +83,12 @@ class Denoiser(nn.Module):
         noise: Tensor,
         context: Tensor,
         base: Tensor,
-        previous: Tensor | None,
+        previous: Tensor,
         local: LocalGeometry,
         mask: Tensor | None,
     ) -> Tensor:
         """F (B, n, d), centred; ``noise`` is c_noise (B,)."""
-        seen = [u, base, context, local.angles.to(u.dtype)]
-        h = self.project(torch.cat(seen if previous is None else [*seen, previous], dim=-1))
+        h = self.project(torch.cat([u, base, context, local.angles.to(u.dtype), previous], dim=-1))
         phase = noise[:, None] * self.frequencies
         embedding = self.embed_noise(torch.cat([phase.sin(), phase.cos()], dim=-1))
         for block in self.blocks:

@@ -7,11 +7,14 @@ sigma_data,resid.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+#: In units of sigma_data,resid: the lowest noise level (the paper is silent), and sigma_cap of each stage of training.
+SIGMA_MIN, CURRICULUM = 0.02, (1.0, 3.0, 5.0)
 
 
 class Coefficients(NamedTuple):
@@ -41,9 +44,9 @@ def noise_levels(batch: int, low: float, high: float, generator: torch.Generator
     return low * (high / low) ** place
 
 
-def sigma_cap(progress: float, caps: Sequence[float]) -> float:
+def sigma_cap(progress: float) -> float:
     """The curriculum's noise cap at a share of training done; the stages are equally long."""
-    return caps[min(int(progress * len(caps)), len(caps) - 1)]
+    return CURRICULUM[min(int(progress * len(CURRICULUM)), len(CURRICULUM) - 1)]
 
 
 def karras_schedule(steps: int, sigma_start: float, sigma_min: float, *, rho: float = 7.0) -> Tensor:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spatialgears.config import GeometryConfig
 from spatialgears.geometry.attention import pointwise
 
+#: The paper's appendix: neighbours of a point, landmarks of a set, bins of distances and of angles.
+NEIGHBORS, LANDMARKS, DISTANCE_BINS, ANGLE_BINS = 15, 16, 24, 8
 REACH = 3.0  # distances beyond this many RMS radii share the last bin
 
 
@@ -37,16 +38,14 @@ class LocalGeometry:
     valid: Tensor  # (B, n, k)
     offset: Tensor  # (B, n, k, d) from a point to its neighbour, in RMS radii of the set
     distance_bin: Tensor  # (B, n, k)
-    angles: Tensor  # (B, n, angle_bins) shares of neighbours by angle to the centre of the set
+    angles: Tensor  # (B, n, ANGLE_BINS) shares of neighbours by angle to the centre of the set
     landmark: Tensor  # (B, L) index into the set
     landmark_mask: Tensor  # (B, L)
     landmark_bin: Tensor  # (B, n, L)
 
 
 @torch.no_grad()
-def describe(
-    points: Tensor, config: GeometryConfig, mask: Tensor | None = None, reference: Reference | None = None
-) -> LocalGeometry:
+def describe(points: Tensor, mask: Tensor | None = None, reference: Reference | None = None) -> LocalGeometry:
     """The local geometry of layouts (B, n, d), centred with zeros at padded places."""
     batch, n, _ = points.shape
     if reference is None:
@@ -55,22 +54,22 @@ def describe(
     count = n if mask is None else mask.sum(1)[:, None, None]
     points = points / (points.square().sum((1, 2), keepdim=True) / count).sqrt().clamp_min(1e-12)
 
-    neighbour, valid = _nearest(points, reference, config.knn)
+    neighbour, valid = _nearest(points, reference)
     offset = take(points, neighbour) - points.unsqueeze(2)  # (B, n, k, d)
     distance = offset.norm(dim=-1)
     inward = -points / points.norm(dim=-1, keepdim=True).clamp_min(1e-12)
     cosine = (offset @ inward.unsqueeze(-1)).squeeze(-1) / distance.clamp_min(1e-12)  # (B, n, k)
-    landmark, landmark_mask = _farthest(points, reference, config.landmarks)
-    to_landmark = torch.cdist(points, take(points, landmark)) if config.landmarks else points[..., :0]
+    landmark, landmark_mask = _farthest(points, reference)
+    to_landmark = torch.cdist(points, take(points, landmark))
     return LocalGeometry(
         neighbour,
         valid,
         offset,
-        _bin(distance / REACH, config.distance_bins),
-        _shares(cosine.clamp(-1, 1).acos() / torch.pi, valid, config.angle_bins),
+        _bin(distance / REACH, DISTANCE_BINS),
+        _shares(cosine.clamp(-1, 1).acos() / torch.pi, valid),
         landmark,
         landmark_mask,
-        _bin(to_landmark / REACH, config.distance_bins),
+        _bin(to_landmark / REACH, DISTANCE_BINS),
     )
 
 
@@ -96,10 +95,10 @@ def take(values: Tensor, index: Tensor) -> Tensor:
     return values[rows, index]
 
 
-def _nearest(points: Tensor, reference: Reference, k: int) -> tuple[Tensor, Tensor]:
-    """The k nearest reference points of each point, itself excluded: index and validity, (B, n, k)."""
+def _nearest(points: Tensor, reference: Reference) -> tuple[Tensor, Tensor]:
+    """The nearest reference points of each point, itself excluded: index and validity, (B, n, k)."""
     targets = take(points, reference.index)  # (B, r, d)
-    k = min(k, targets.shape[1] - 1)
+    k = min(NEIGHBORS, targets.shape[1] - 1)
 
     def search(piece: Tensor) -> Tensor:
         distance = torch.cdist(piece, targets).masked_fill_(~reference.mask[:, None], torch.inf)
@@ -114,32 +113,28 @@ def _nearest(points: Tensor, reference: Reference, k: int) -> tuple[Tensor, Tens
     return found.gather(-1, order), (real & ~itself).gather(-1, order)
 
 
-def _farthest(points: Tensor, reference: Reference, count: int) -> tuple[Tensor, Tensor]:
-    """Landmarks by farthest-point sampling from the rim inwards: index and validity, (B, count)."""
+def _farthest(points: Tensor, reference: Reference) -> tuple[Tensor, Tensor]:
+    """Landmarks by farthest-point sampling from the rim inwards: index and validity, (B, LANDMARKS)."""
     candidates = take(points, reference.index)
     gap = candidates.square().sum(-1).masked_fill(~reference.mask, -1)  # (B, r)
     chosen, fresh = [], []
-    for step in range(count):
+    for step in range(LANDMARKS):
         best, place = gap.max(1)
         chosen.append(place)
         fresh.append(best > 0 if step else reference.mask.any(1))
         away = (candidates - take(candidates, place[:, None])).square().sum(-1)
         gap = torch.minimum(gap, away) if step else away.masked_fill(~reference.mask, -1)
-    if not chosen:
-        empty = reference.index[:, :0]
-        return empty, empty.bool()
     place, mask = torch.stack(chosen, 1), torch.stack(fresh, 1)
     return take(reference.index, place), mask
 
 
 def _bin(share: Tensor, bins: int) -> Tensor:
     """Equal bins of [0, 1], the last one open."""
-    return (share * bins).long().clamp(0, max(bins - 1, 0))
+    return (share * bins).long().clamp(0, bins - 1)
 
 
-def _shares(values: Tensor, valid: Tensor, bins: int) -> Tensor:
-    """The share of valid values (B, n, k) in each bin, (B, n, bins)."""
-    counts = torch.zeros(*values.shape[:2], bins, device=values.device)
-    if bins:
-        counts.scatter_add_(2, _bin(values, bins), valid.to(counts.dtype))
+def _shares(angles: Tensor, valid: Tensor) -> Tensor:
+    """The share of valid angles (B, n, k), in units of pi, in each bin, (B, n, ANGLE_BINS)."""
+    counts = torch.zeros(*angles.shape[:2], ANGLE_BINS, device=angles.device)
+    counts.scatter_add_(2, _bin(angles, ANGLE_BINS), valid.to(counts.dtype))
     return counts / valid.sum(-1, keepdim=True).clamp_min(1)

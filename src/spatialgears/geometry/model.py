@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from spatialgears.config import GeometryConfig
 from spatialgears.geometry.denoiser import Denoiser
-from spatialgears.geometry.edm import heun, karras_schedule, precondition
+from spatialgears.geometry.edm import SIGMA_MIN, heun, karras_schedule, precondition
 from spatialgears.geometry.local import Reference, describe, random_reference
 from spatialgears.geometry.networks import ContextEncoder, Generator
 from spatialgears.supervision.targets import centre, procrustes
@@ -67,11 +67,8 @@ class GeometryModel(nn.Module):
         """Psi_omega(U, sigma): the clean estimate (B, n, d) of u (B, n, d) at noise levels sigma (B,)."""
         skip, out, scale_in, noise = precondition(sigma, self.sigma_data)
         skip, out, scale_in = (c[:, None, None] for c in (skip, out, scale_in))
-        local = describe(base + (skip * u if previous is None else previous), self.config, mask, reference)
-        if self.config.self_conditioning:
-            previous = torch.zeros_like(u) if previous is None else previous / self.sigma_data
-        else:
-            previous = None
+        local = describe(base + (skip * u if previous is None else previous), mask, reference)
+        previous = torch.zeros_like(u) if previous is None else previous / self.sigma_data
         raw = self.denoiser(scale_in * u, noise, condition, base, previous, local, mask)
         return skip * u + out * raw
 
@@ -114,12 +111,11 @@ class GeometryModel(nn.Module):
         def denoise(u: Tensor, sigma: float) -> Tensor:
             nonlocal previous
             level = u.new_full((len(u),), sigma)
-            clean = self.denoise(u, level, condition, base, mask, previous=previous, reference=reference)
-            previous = clean if self.config.self_conditioning else None
-            return clean
+            previous = self.denoise(u, level, condition, base, mask, previous=previous, reference=reference)
+            return previous
 
         scale = float(self.sigma_data)
-        sigmas = karras_schedule(steps, sigma_start * scale, self.config.sigma_min * scale)
+        sigmas = karras_schedule(steps, sigma_start * scale, SIGMA_MIN * scale)
         noise = set_noise(x.shape[1], self.dim, seeds, mask)
         return base + heun(denoise, sigma_start * scale * noise, sigmas)
 

@@ -84,4 +84,4 @@ class Generator(nn.Module):
 
 def isabs(count: int, config: GeometryConfig) -> nn.ModuleList:
     """``count`` ISABs of the configured width."""
-    return nn.ModuleList(ISAB(config.width, config.heads, config.inducing) for _ in range(count))
+    return nn.ModuleList(ISAB(config.width, config.inducing) for _ in range(count))

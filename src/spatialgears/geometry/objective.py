@@ -11,11 +11,17 @@ from torch import Tensor, nn
 
 from spatialgears.config import GeometryConfig
 from spatialgears.geometry import losses
-from spatialgears.geometry.edm import loss_weight, noise_levels, sigma_cap
+from spatialgears.geometry.edm import SIGMA_MIN, loss_weight, noise_levels, sigma_cap
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.supervision.targets import centre, procrustes
 
 Part = Literal["generator", "refiner", "joint"]
+#: The paper's appendix: weights of the losses that all presets share (those of the generator are ours).
+WEIGHTS = {"score": 1.0, "gram": 1.0, "gram_scale": 0.5, "gen_align": 1.0, "gen_gram": 1.0}
+GATE = (
+    1.0  # sets with more noise than this many sigma_data,resid show no structure: losses on it leave them out
+)
+NEIGHBORS = 10  # true neighbours of a point in the neighbourhood losses
 SIGMA_MEMORY = 0.01  # sigma_data,resid follows the generator as a running mean over about 1 / 0.01 batches
 
 
@@ -52,23 +58,17 @@ class _Truth:
 
 
 def draw_noise(
-    shape: torch.Size | tuple[int, int, int],
-    config: GeometryConfig,
-    *,
-    progress: float,
-    pairs: bool,
-    generator: torch.Generator,
+    shape: torch.Size | tuple[int, int, int], *, progress: float, pairs: bool, generator: torch.Generator
 ) -> Noise:
     """Noise for a batch (B, n, d) at a share of training done; both views of a pair have the same level."""
     batch = shape[0] // 2 if pairs else shape[0]
-    cap = min(sigma_cap(progress, config.curriculum), config.sigma_max)
-    level = noise_levels(batch, config.sigma_min, cap, generator)
+    level = noise_levels(batch, SIGMA_MIN, sigma_cap(progress), generator)
     torch.rand(batch, generator=generator)  # unused: keeps the random numbers of earlier versions
     if pairs:
         level = level.repeat(2)
     epsilon = torch.randn(shape, generator=generator)
     coin = bool(torch.rand((), generator=generator) < 0.5)
-    return Noise(level, epsilon, config.self_conditioning and coin)
+    return Noise(level, epsilon, coin)
 
 
 class Objective(nn.Module):
@@ -128,9 +128,10 @@ class Objective(nn.Module):
         with torch.autocast(base.device.type, enabled=False):
             pred = base + estimate
             weight = loss_weight(sigma, model.sigma_data)
-            terms["score"] = config.score * losses.score_loss(estimate, clean, weight, mask).mean()
-            terms |= _geometry_terms(pred, truth, batch, config, noise.level < config.gram_sigma_gate)
-            return terms | _overlap_terms(pred, truth, batch, config, noise.level < config.overlap_sigma_gate)
+            terms["score"] = WEIGHTS["score"] * losses.score_loss(estimate, clean, weight, mask).mean()
+            gate = noise.level < GATE
+            terms |= _geometry_terms(pred, truth, batch, config, gate)
+            return terms | _overlap_terms(pred, truth, batch, config, gate)
 
     def _estimate(
         self, condition: Tensor, base: Tensor, clean: Tensor, sigma: Tensor, batch: Batch, noise: Noise
@@ -160,7 +161,7 @@ class Objective(nn.Module):
 def _truth(batch: Batch, base: Tensor, config: GeometryConfig) -> _Truth:
     coords = centre(batch.coords.float(), batch.mask)  # (B, n, 2): V_target without its zero columns
     target = coords @ procrustes(coords, base)  # (B, n, d)
-    near = losses.neighbours(coords, config.nca_neighbors, batch.mask)
+    near = losses.neighbours(coords, NEIGHBORS, batch.mask)
     if config.nca_temperature:
         heat = coords.new_full((len(coords),), config.nca_temperature)
     else:
@@ -212,10 +213,10 @@ def _overlap_terms(
 def _weigh(
     config: GeometryConfig, gate: Tensor | None = None, **terms: Callable[[], Tensor]
 ) -> dict[str, Tensor]:
-    """Each loss times its weight in the configuration, averaged over the sets that pass the gate."""
+    """Each loss times its weight, averaged over the sets that pass the gate; losses of weight zero are left out."""
     weighed = {}
     for name, values in terms.items():
-        weight = getattr(config, name)
+        weight = WEIGHTS[name] if name in WEIGHTS else getattr(config, name)
         if not weight:
             continue
         per_set = values()

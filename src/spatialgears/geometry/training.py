@@ -21,10 +21,18 @@ from spatialgears.runtime.seeds import child_seed, owned_rng, torch_rng
 from spatialgears.runtime.training import History, Phase, make_fabric, train
 from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.minisets import MinisetSampler
+from spatialgears.supervision.targets import DIM
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+SLIDE_VIEWS = (
+    200  # views of each spot, about, before training may end because a left-out slide is placed no better
+)
+WARMUP, CLIP = (
+    0.1,
+    1.0,
+)  # share of the steps in which the learning rate rises, and largest norm of the gradient
 AS_GOOD = 0.005  # scores on a missed slide that differ by less are alike, and the shorter training is taken
 
 
@@ -182,7 +190,7 @@ class _Loop:
         if name:
             geometry = geometry.model_copy(update={"refiner": "none"})
         torch.manual_seed(child_seed(self.seed, "geometry", name))
-        return GeometryModel(n_features, self.config.supervision.dim, geometry)
+        return GeometryModel(n_features, DIM, geometry)
 
     def sampler(self, keep: np.ndarray | None = None) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
@@ -201,7 +209,7 @@ class _Loop:
         """Steps that make as many passes over the spots as models needed that missed a slide; 0 without such.
 
         They count until the missed slide was first placed about as well as ever. Before spots have been seen
-        ``slide_views`` times little is learnt by heart, and training goes on until then, in at most ``steps``, as long
+        ``SLIDE_VIEWS`` times little is learnt by heart, and training goes on until then, in at most ``steps``, as long
         as the missed slide is placed no worse.
         """
         found = [
@@ -215,7 +223,7 @@ class _Loop:
         others = len(self.slides) / (len(self.slides) - 1)
         looks = steps * others
         good = np.flatnonzero(mean >= mean.max() - AS_GOOD)
-        enough = self._steps_for(self.config.geometry.slide_views)
+        enough = self._steps_for(SLIDE_VIEWS)
         late = good[looks[good] >= enough]
         if len(late):
             return round(looks[late[0]])
@@ -307,8 +315,8 @@ class _Loop:
             model=model,
             evaluate=score,
             every=g.eval_every,
-            rate=lambda share: g.lr * one_cycle(share, g.warmup),
-            clip=g.grad_clip,
+            rate=lambda share: g.lr * one_cycle(share),
+            clip=CLIP,
             ema=g.ema,
             identity=self._identity(name),
         )
@@ -318,10 +326,8 @@ class _Loop:
         self.history |= {f"{name}/{key}": values for key, values in history.items()}
 
     def _noise(self, batch: Batch, progress: float, generator: torch.Generator) -> Noise:
-        shape = (*batch.x.shape[:2], self.config.supervision.dim)
-        pairs = batch.shared is not None
-        noise = draw_noise(shape, self.config.geometry, progress=progress, pairs=pairs, generator=generator)
-        return self.fabric.to_device(noise)
+        shape, pairs = (*batch.x.shape[:2], DIM), batch.shared is not None
+        return self.fabric.to_device(draw_noise(shape, progress=progress, pairs=pairs, generator=generator))
 
     def _identity(self, name: str) -> str:
         """What a checkpoint must agree with to be continued."""
@@ -338,8 +344,8 @@ class _Loop:
         )
 
 
-def one_cycle(progress: float, warmup: float) -> float:
+def one_cycle(progress: float) -> float:
     """Share of the peak learning rate: up along a cosine from 1/25 during the warm-up, then down to zero."""
-    if progress < warmup:
-        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * progress / warmup)) / 2
-    return (1 + math.cos(math.pi * (progress - warmup) / max(1 - warmup, 1e-9))) / 2
+    if progress < WARMUP:
+        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * progress / WARMUP)) / 2
+    return (1 + math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP))) / 2

@@ -11,13 +11,17 @@ from spatialgears.assembly.assemble import cells_in_one_pass
 from spatialgears.assembly.measure import BATCH
 from spatialgears.config import Config
 from spatialgears.errors import InputError
+from spatialgears.expression.encoder import HIDDEN
 from spatialgears.expression.inputs import MAX_PROFILES
+from spatialgears.expression.start import COMPONENTS
 from spatialgears.expression.views import BANK_BYTES, MAX_VIEWS
 from spatialgears.geometry.ensemble import ENSEMBLE_DRAWS
+from spatialgears.geometry.training import SLIDE_VIEWS
 from spatialgears.pipeline.features import DENSE_CELLS
 from spatialgears.runtime.machine import usable_cores
 from spatialgears.runtime.memory import memory_limits
 from spatialgears.supervision.folds import MOST_SLIDES
+from spatialgears.supervision.targets import DIM
 
 
 @dataclass(frozen=True)
@@ -165,12 +169,12 @@ def _training(
     c, e, g = Coefficients(), config.expression, config.geometry
     generator, denoiser = _macs(_width(n_genes, config), config)
     size = _set_size(n_spots, config)
-    elements, pairs = g.sets(n_slides) * size * (1 + g.pairs), 6 * size * config.supervision.dim
+    elements, pairs = g.sets(n_slides) * size * (1 + g.pairs), 6 * size * DIM
     enough = g.views * n_spots / elements if g.views and g.crossfit else g.steps
     steps = round(min(g.steps, enough)) * max(g.crossfit, 1)
     if n_slides > 1 and g.slide_steps:
         others = n_slides / (n_slides - 1)
-        least = min(g.slide_views * n_spots / elements, max(g.steps, g.slide_steps * others))
+        least = min(SLIDE_VIEWS * n_spots / elements, max(g.steps, g.slide_steps * others))
         found = max(c.rehearsed_share * g.slide_steps * others, least) if g.crossfit else g.steps
         steps = round(g.slide_steps * min(n_slides, MOST_SLIDES) + found * max(g.crossfit, 1))
     joint = denoiser if not g.refiner_steps else 0
@@ -180,7 +184,7 @@ def _training(
         each *= 0.3 if g.crossfit else 1  # sets of unseen spots are small
         seconds += g.refiner_steps * (c.step_seconds + each)
     if profiles := _profiles(n_spots, n_cells, config):
-        layers = [min(n_genes, e.basis_dim) if e.residual else n_genes, *e.hidden, e.embed_dim]
+        layers = [min(n_genes, COMPONENTS) if e.residual else n_genes, *HIDDEN, e.embed_dim]
         encoder = sum(left * right for left, right in itertools.pairwise(layers))
         per_epoch = math.ceil(2 * min(n_spots, MAX_PROFILES) / e.batch_size)
         batches = min(e.epochs * per_epoch, e.max_steps)

@@ -81,7 +81,11 @@ def fit_model(
     encoder = _fit_encoder(prepared, run)
     views = _spot_views(prepared, config)
     signal = shared_by_neighbours(
-        views, prepared.slides, config.panel, seed=config.seed, shared_genes=len(prepared.inputs.genes)
+        views,
+        prepared.slides,
+        config.panel_settings,
+        seed=config.seed,
+        shared_genes=len(prepared.inputs.genes),
     )
     spots = SpotFeatures(
         views, signal, encoder.encoder if encoder else None, config.geometry.inputs == "embedding"
@@ -138,7 +142,9 @@ def _fit_encoder(prepared: Prepared, run: _Run) -> EncoderFit | None:
 def _spot_views(prepared: Prepared, config: Config) -> SpotViews:
     depths = np.asarray(_cells(prepared).sum(1)).ravel()
     seed = child_seed(config.seed, "views")
-    return SpotViews(prepared.spots, depths, prepared.panel, config=config.panel, seed=seed, raw=prepared.raw)
+    return SpotViews(
+        prepared.spots, depths, prepared.panel, config=config.panel_settings, seed=seed, raw=prepared.raw
+    )
 
 
 def _cell_view(prepared: Prepared, spots: SpotFeatures, config: Config) -> CellView:
@@ -146,7 +152,9 @@ def _cell_view(prepared: Prepared, spots: SpotFeatures, config: Config) -> CellV
     pulls = config.expression.pull > 0 and not spots.embedding_only and spots.signal is None
     return CellView(
         panel=prepared.panel,
-        standardiser=cell_standardiser(_cells(prepared), prepared.panel, config.panel, raw=prepared.raw),
+        standardiser=cell_standardiser(
+            _cells(prepared), prepared.panel, config.panel_settings, raw=prepared.raw
+        ),
         raw=prepared.raw,
         axes=None if spots.signal is None else spots.signal.axes,
         pull=Pull.fit(mean_views(spots.views, seed=config.seed), config.expression.pull) if pulls else None,

@@ -27,6 +27,7 @@ from spatialgears.pipeline.self_check import SelfCheck
 from spatialgears.storage.model_folder import StoredModel, flatten, part
 from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.slides import Frame
+from spatialgears.supervision.targets import DIM
 from spatialgears.validate.new_cells import Remembered
 
 
@@ -239,7 +240,6 @@ class Fitted:
 def build_network(n_features: int, members: int, config: Config) -> Ensemble:
     """An untrained ensemble; only its first member has a refiner."""
     plain = config.geometry.model_copy(update={"refiner": "none"})
-    dim = config.supervision.dim
     return Ensemble(
-        [GeometryModel(n_features, dim, config.geometry if i == 0 else plain) for i in range(members)]
+        [GeometryModel(n_features, DIM, config.geometry if i == 0 else plain) for i in range(members)]
     )

@@ -124,6 +124,6 @@ def choose_panel(
         [coords[keep] for coords, keep in zip(places, rows, strict=True)],
         sparse.vstack(spots) if cells is None else cells,
         genes=inputs.genes,
-        config=config.panel,
+        config=config.panel_settings,
         raw=inputs.kind == "counts",
     )

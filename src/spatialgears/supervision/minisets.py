@@ -12,6 +12,10 @@ from torch import Tensor
 from spatialgears.config import SupervisionConfig
 from spatialgears.errors import InputError
 
+#: Range of tau_spatial in RMS radii of the slide, of which one value is drawn per miniset (the paper is silent).
+TAU = (0.2, 3.0)
+#: The paper's appendix: alpha, the share of a miniset that its twin also holds, and the fewest spots they share.
+OVERLAP, MIN_OVERLAP = 0.5, 20
 TAKEN = 1e6  # a key above every random one (these are below 100): the spot is taken
 SHARED = 1e7  # above that, less 1,000 per rank: shared spots come first, in their order
 
@@ -46,7 +50,7 @@ class MinisetSampler:
     slides
         Canonical coordinates of each slide, (n_spots, 2).
     config
-        Sizes, tau and overlap. The size n is drawn once per batch, so that sets are padded only where a slide
+        Sizes. The size n is drawn once per batch, so that sets are padded only where a slide
         is small.
     keep
         Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted. A slide
@@ -83,7 +87,7 @@ class MinisetSampler:
         return self._gather(slide, *_top(logp, n, generator))
 
     def draw_pairs(self, batch: int, generator: torch.Generator) -> PairedMinisets:
-        """Pairs with |I| = max(min_overlap, floor(alpha n)) shared spots; the rest is drawn anew."""
+        """Pairs with |I| = max(MIN_OVERLAP, floor(alpha n)) shared spots; the rest is drawn anew."""
         slide, logp, n = self._around_centres(batch, generator)
         local, mask = _top(logp, n, generator)
         order = (
@@ -93,7 +97,7 @@ class MinisetSampler:
             local.gather(1, order),
             mask.gather(1, order),
         )  # real spots in random order, then padding
-        k = min(n, max(self.config.min_overlap, int(self.config.overlap * n)))
+        k = min(n, max(MIN_OVERLAP, int(OVERLAP * n)))
         ranks = torch.where(mask[:, :k], SHARED - 1e3 * torch.arange(k), -torch.inf)
         again, mask_again = _top(logp.scatter(1, local[:, :k], ranks), n, generator)
         first, second = self._gather(slide, local, mask), self._gather(slide, again, mask_again)
@@ -103,7 +107,7 @@ class MinisetSampler:
         """Slide (B,) and unnormalised log p (B, widest) of a batch, and the size n they share."""
         low, high = self.config.n_min, self.config.n_max
         n = int(torch.randint(low, high + 1, (1,), generator=generator).clamp_max(int(self._sizes.max())))
-        tau = torch.empty(batch, 1).uniform_(*self.config.tau, generator=generator)
+        tau = torch.empty(batch, 1).uniform_(*TAU, generator=generator)
         spot = torch.randint(int(self._sizes.sum()), (batch,), generator=generator)
         ends = self._sizes.cumsum(0)
         slide = torch.searchsorted(ends, spot, right=True)

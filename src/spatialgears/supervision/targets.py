@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+DIM = 32  # the paper's appendix: d, the overcomplete latent dimension
+
 
 def centre(points: Tensor, mask: Tensor | None = None) -> Tensor:
     """Points (..., n, d) minus their mean over real points; padding becomes zero."""
