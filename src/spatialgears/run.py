@@ -49,6 +49,7 @@ class RunInputs:
     normalised: bool = False
     command: str = ""
     types: str | None = None
+    genes: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -81,7 +82,7 @@ def run(
     from spatialgears.pipeline.cost import require_memory
     from spatialgears.pipeline.foreseen import require_sets
     from spatialgears.pipeline.prepare import prepare
-    from spatialgears.report import require_plotly, require_types, write_report
+    from spatialgears.report import require_genes, require_plotly, require_types, write_report
     from spatialgears.validate.sampling import validate_sampled
 
     def say(text: str) -> None:
@@ -102,6 +103,7 @@ def run(
         described = _described(inputs, config)
         slides, cells = inputs.read()
         require_types(cells, inputs.types)
+        require_genes(cells, inputs.genes)
         valid = validate_sampled(
             slides,
             cells,
@@ -164,6 +166,7 @@ def run(
                 names=[*inputs.st, inputs.sc],
                 spatial_key=inputs.spatial_key,
                 types=inputs.types,
+                genes=inputs.genes,
                 command=inputs.command,
                 overwrite=True,
             )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode
+
 import numpy as np
 import pytest
 
 from spatialgears.report import ReportContent, ReportSlide, Section, SelfCheck
+from spatialgears.report.pose import Pose
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>&amp;\"'"
 PIXEL = bytes.fromhex(
@@ -17,6 +21,10 @@ PIXEL = bytes.fromhex(
 @pytest.fixture(scope="session")
 def hostile() -> str:
     return HOSTILE
+
+
+#: A quarter turn, mirrored, and a hundred units of the slide to one of the map.
+POSE = Pose(np.array([[0.0, 100.0], [100.0, 0.0]]), np.array([500.0, 300.0]))
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +39,10 @@ def make_content():
             title=f"Title {word}",
             coords=places,
             names=[f"cell {i} {word}" for i in range(n)],
-            summary=[f"Lead {word}.", f"More {word}."],
-            warnings=[f"Beware of {word}."],
+            verdict=f"Trust {word}.",
+            level="good",
+            numbers=[("Cells placed", f"{n}"), (f"Number of {word}", f"{word}")],
+            warnings=[f"Beware of {word} {i}." for i in range(5)],
             inputs=[{"file": word, "cells": n, word: True}, {"file": "b.h5ad", "cells": 7, "depth": 2.5}],
             self_check=[
                 SelfCheck(
@@ -48,7 +58,12 @@ def make_content():
             domains=np.where(places[:, 0] > 0, "east", word),
             slides=[
                 ReportSlide(
-                    f"slide {word}", spots, {"Mbp": np.maximum(spots[:, 0], 0)}, {"cell_type": [word] * 90}
+                    f"slide {word}",
+                    POSE(spots),
+                    {"Mbp": np.maximum(spots[:, 0], 0)},
+                    {"cell_type": [word] * 90},
+                    {"domain": [word] * 90},
+                    POSE,
                 ),
                 ReportSlide("second", 3 * spots),
             ],
@@ -76,3 +91,26 @@ def make_content():
 @pytest.fixture(scope="session")
 def content(make_content):
     return make_content()
+
+
+@pytest.fixture(scope="session")
+def unpacked():
+    """What the page makes of a packed gene of n cells, (n,) uint8."""
+
+    def unpack(text: str, n: int) -> np.ndarray:
+        raw = np.frombuffer(zlib.decompress(b64decode(text[1:])), np.uint8)
+        if text[0] == "d":
+            return raw
+        gaps = values = 0
+        while gaps + values < len(raw):
+            values += raw[gaps] < 255
+            gaps += 1
+        codes, at, after = np.zeros(n, np.uint8), -1, iter(raw[gaps:])
+        for gap in raw[:gaps].tolist():
+            at += gap
+            if gap < 255:
+                at += 1
+                codes[at] = next(after)
+        return codes
+
+    return unpack

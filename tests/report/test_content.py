@@ -7,6 +7,7 @@ import pytest
 
 from spatialgears.errors import InputError
 from spatialgears.report import ReportContent, ReportSlide
+from spatialgears.report.expression import Expression
 
 
 def test_only_a_title_and_places_are_needed():
@@ -28,7 +29,12 @@ def test_content_is_frozen(content):
         ({"domains": ["a"]}, "domains"),
         ({"names": ["a"]}, "names"),
         ({"slides": [ReportSlide("s", np.zeros(5))]}, "slide 's'"),
-        ({"slides": [ReportSlide("s", np.zeros((5, 2)), {"Mbp": np.zeros(4)})]}, "5 spots, but s: Mbp"),
+        ({"slides": [ReportSlide("s", np.zeros((5, 2)), resembled={"type": ["a"]})]}, "5 spots, but s: type"),
+        ({"genes": Expression(["Mbp"], np.ones((399, 1)))}, "400 cells, but genes are of 399"),
+        (
+            {"slides": [ReportSlide("s", np.zeros((5, 2)), {"Mbp": np.zeros(4)})]},
+            r"5 spots, but s: genes\['Mbp'\]",
+        ),
     ],
 )
 def test_lengths_that_disagree_are_named(content, change, words):

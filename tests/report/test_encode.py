@@ -34,14 +34,28 @@ def numbers(field: dict, bits: int) -> np.ndarray:
     return np.where(codes == 2**bits - 1, np.nan, field["low"] + codes * field["step"])
 
 
-def test_every_array_keeps_its_cells(content):
+@pytest.fixture
+def gene_values(unpacked):
+    def values(data: dict, name: str, slide: int | None = None) -> np.ndarray:
+        genes = data["genes"]
+        i = genes["names"].index(name)
+        text = genes["cells"][i] if slide is None else genes["slides"][slide][i]
+        low, step, *_ = (genes["ends"] if slide is None else genes["slideEnds"])[i]
+        n = data["drawn"] if slide is None else len(places(data["slides"][slide]))
+        codes = unpacked(text, n).astype(float)
+        return np.where(codes == 255, np.nan, low + codes * step)
+
+    return values
+
+
+def test_every_array_keeps_its_cells(content, gene_values):
     data = payload(content, max_cells=1000)
     order = order_of(data)
     assert sorted(order) == list(range(400))
     np.testing.assert_allclose(places(data["cells"]), content.coords[order], rtol=1e-6)
     found = fields(data)
     gene = np.asarray(content.genes["Mbp"])
-    np.testing.assert_allclose(numbers(found["Mbp"], 8), gene[order], atol=np.ptp(gene) / 500)
+    np.testing.assert_allclose(gene_values(data, "Mbp"), gene[order], atol=np.ptp(gene) / 500)
     uncertainty = numbers(found["uncertainty, 90% radius"], 16)
     np.testing.assert_allclose(uncertainty, content.uncertainty[order], atol=1e-5)
     types = found["cell_type"]
@@ -50,12 +64,12 @@ def test_every_array_keeps_its_cells(content):
     assert (names[np.where(codes == 255, -1, codes)] == content.obs["cell_type"][order]).all()
 
 
-def test_values_that_are_not_numbers_are_missing():
+def test_values_that_are_not_numbers_are_missing(gene_values):
     values = np.array([0.0, np.nan, 4.0, np.inf])
     content = ReportContent("t", np.zeros((4, 2)), names=[f"c {i}" for i in range(4)], genes={"g": values})
     data = payload(content, max_cells=9)
-    got = numbers(fields(data)["g"], 8)[np.argsort(order_of(data))]
-    np.testing.assert_allclose(got, [0, np.nan, 4, np.nan])
+    got = gene_values(data, "g")[np.argsort(order_of(data))]
+    np.testing.assert_allclose(got, [0, np.nan, 4, np.nan], rtol=1e-4)
 
 
 def test_constant_and_empty_columns_survive():
@@ -93,32 +107,58 @@ def test_a_column_called_domain_stays_beside_the_domains():
     assert found["domain"]["names"] == ["0", "1"] and not any(found["domain"]["slides"])
 
 
+def test_labels_that_spots_resemble_stand_in_for_those_a_slide_lacks():
+    labels = pd.Categorical(["b", "a"])
+    slide = ReportSlide(
+        "s", np.zeros((2, 2)), resembled={"type": labels, "part": labels}, obs={"part": ["c", "c"]}
+    )
+    content = ReportContent(
+        "t", np.zeros((2, 2)), obs={"type": ["a", "b"], "part": ["a", "c"]}, slides=[slide]
+    )
+    found = fields(payload(content, max_cells=9))
+    assert found["type"]["resembled"] and array(found["type"]["slides"][0], "<u1").tolist() == [1, 0]
+    measured = found["part"]
+    assert not measured["resembled"] and measured["names"][array(measured["slides"][0], "<u1")[0]] == "c"
+
+
+def test_slides_say_how_the_cells_lie_on_them(content):
+    first, second = payload(content, max_cells=9)["slides"]
+    pose = content.slides[0].pose
+    assert first["pose"] == [*pose.matrix.ravel(), *pose.shift] and second["pose"] is None
+    assert first["pitch"] > 0
+
+
+def test_genes_that_are_left_out_are_counted():
+    content = ReportContent("t", np.zeros((2, 2)), genes={"g": np.ones(2)}, n_genes=2000)
+    assert "1 of 2,000 genes" in payload(content, max_cells=9)["genes"]["note"]
+    whole = ReportContent("t", np.zeros((2, 2)), genes={"g": np.ones(2)})
+    assert payload(whole, max_cells=9)["genes"]["note"] == ""
+
+
 def test_the_map_begins_with_domains_where_all_columns_are_true_or_false():
     content = ReportContent("t", np.zeros((2, 2)), obs={"outside": [True, False]}, domains=["0", "1"])
     assert list(fields(payload(content, max_cells=9))) == ["domain", "outside"]
 
 
-def test_slides_share_a_scale_of_their_own_and_may_lack_a_gene():
+def test_slides_share_a_scale_of_their_own_and_may_lack_a_gene(gene_values):
     slides = [
         ReportSlide("a", np.zeros((2, 2)), {"g": np.array([0.0, 100.0])}),
         ReportSlide("b", np.zeros((1, 2)), {"g": np.array([50.0])}),
         ReportSlide("c", np.zeros((1, 2))),
     ]
     content = ReportContent("t", np.zeros((2, 2)), genes={"g": np.array([0.0, 1.0])}, slides=slides)
-    field = fields(payload(content, max_cells=9))["g"]
-    ends = field["slideEnds"]
-    first, second = (ends["low"] + array(text, "<u1") * ends["step"] for text in field["slides"][:2])
-    np.testing.assert_allclose(first, [0, 100])
-    np.testing.assert_allclose(second, [50], atol=0.3)
-    assert field["slides"][2] is None and field["last"] == 1
+    data = payload(content, max_cells=9)
+    np.testing.assert_allclose(gene_values(data, "g", 0), [0, 100], rtol=1e-4)
+    np.testing.assert_allclose(gene_values(data, "g", 1), [50], atol=0.3)
+    assert data["genes"]["slides"][2] == [None] and data["genes"]["ends"][0][3] == 1
 
 
-def test_too_many_cells_are_sampled_alike_for_every_array(content):
+def test_too_many_cells_are_sampled_alike_for_every_array(content, gene_values):
     data = payload(content, max_cells=50)
     order = order_of(data)
     assert data["total"] == 400 and len(set(order)) == 50
     np.testing.assert_allclose(places(data["cells"]), content.coords[order], rtol=1e-6)
-    assert len(array(fields(data)["Mbp"]["codes"], "<u1")) == 50
+    assert len(gene_values(data, "Mbp")) == 50 == data["drawn"]
     assert payload(content, max_cells=50) == data
 
 

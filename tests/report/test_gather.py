@@ -14,7 +14,7 @@ import pytest
 
 import spatialgears as sg
 from spatialgears.plotting import palette
-from spatialgears.report import findings, report_content, subject, write_page, write_report
+from spatialgears.report import findings, gather, report_content, subject, write_page, write_report
 from spatialgears.report.encode import payload
 from spatialgears.report.gather import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
@@ -40,9 +40,14 @@ def content(small_model, small_result, small_tissue):
 
 def test_the_report_says_what_was_done(content, small_model, small_result):
     found = content()
-    assert found.summary[0].startswith("150 cells were placed. Half of them are expected within ")
-    assert [check.title for check in found.self_check] == [one.title for one in small_model.fitted_.checks]
-    assert all(any(check.words in line for line in found.summary) for check in small_model.checks_)
+    assert found.title == "cells: 150 cells placed from 2 slides"
+    assert found.verdict and dict(found.numbers)["Cells placed"] == "150"
+    assert [check.title for check in found.self_check] == [
+        check.title for check in small_model.fitted_.checks
+    ]
+    assert [check.words for check in found.self_check] == [
+        check.words for check in small_model.fitted_.checks
+    ]
     assert [row["input"] for row in found.inputs] == ["st_1", "st_2", "cells"]
     assert set(small_model.warnings_) <= set(found.warnings)
     assert {"cell_type", "outside the slides' range"} <= set(found.obs)
@@ -64,7 +69,38 @@ def test_genes_are_drawn_at_one_depth(content, small_model, small_tissue):
     total = counts.sum(1)
     column = counts[:, small_tissue.cells.var_names.get_loc(gene)]
     np.testing.assert_allclose(found.genes[gene], np.log1p(column * np.median(total) / total), rtol=1e-5)
-    assert set(found.slides[0].genes) == set(found.genes)
+    assert set(found.slides[0].genes) == set(found.genes) == set(small_model.panel_.genes)
+
+
+def test_genes_besides_those_of_the_panel_can_be_asked_for(small_model, small_result, small_tissue, tmp_path):
+    cells = small_tissue.cells.copy()
+    cells.var_names = ["extra" if name == cells.var_names[-1] else name for name in cells.var_names]
+    panel = [gene for gene in small_model.panel_.genes if gene in cells.var_names]
+    found = report_content(small_model, small_result, cells, genes=["extra"])
+    assert list(found.genes) == ["extra", *panel] and found.n_genes == len(panel) + 1
+    with pytest.raises(sg.InputError, match=r"no gene 'extro'\.\n.*Did you mean 'extra'"):
+        write_report(tmp_path / "r.html", small_model, small_result, cells=cells, genes=["extro"])
+
+
+def test_the_map_is_in_the_pose_of_each_slide(content, small_model, small_result, small_tissue):
+    """Spots among the cells, moved by the pose, are the spots of the slide."""
+    for slide, spots, known in zip(content().slides, small_tissue.slides, small_result.slides, strict=True):
+        own = slide.pose(known)
+        gap = np.linalg.norm(own[:, None] - spots.obsm["spatial"][None], axis=2).min(1)
+        assert gap.max() < 1e-3 * np.ptp(own)
+
+
+def test_slides_with_an_image_have_their_y_axis_down(content, small_tissue):
+    slides = [slide.copy() for slide in small_tissue.slides]
+    slides[0].uns["spatial"] = {"library": {}}
+    assert [slide.y_down for slide in content(slides=slides).slides] == [True, False]
+
+
+def test_spots_without_labels_have_the_colour_of_cells_that_they_resemble(content):
+    found = content()
+    for slide in found.slides:
+        assert set(slide.resembled) == {"cell_type", "domain"} and not slide.obs
+        assert set(slide.resembled["cell_type"].categories) == set(found.obs["cell_type"].categories)
 
 
 def test_genes_that_a_slide_lacks_or_repeats_are_left_out(content, small_model, small_tissue):
@@ -82,7 +118,7 @@ def test_without_radii_none_are_promised(small_model, small_result, small_tissue
     unknown = np.full(150, np.nan, np.float32)
     placed = replace(small_result, radius50=unknown, radius90=unknown)
     found = report_content(small_model, placed, small_tissue.cells)
-    assert found.summary[0] == "150 cells were placed." and "nan" not in " ".join(found.summary)
+    assert "nan" not in str(found.numbers) and "spacings" not in str(found.numbers)
 
 
 def test_slides_of_one_name_are_told_apart():
@@ -230,7 +266,7 @@ def test_every_analysis_is_a_section(content, small_model):
     assert not any("could not" in section.text for section in sections)
     registered = sections[1]
     assert [row["Slide"] for row in registered.table] == ["st_1", "st_2"]
-    assert all(float(row["Scale (RMS radii)"]) > 0 for row in registered.table)
+    assert all(row["Pose by matching alone"] for row in registered.table)
     assert "nan" not in " ".join(section.text for section in sections)
 
 
@@ -262,7 +298,6 @@ def test_an_analysis_that_cannot_be_made_leaves_its_reason(content, monkeypatch)
 
 
 def test_what_speaks_against_the_result_stands_at_the_top(content, monkeypatch):
-    assert "spot spacings of where they are drawn (" in content().summary[0]
     for poor, told in ((2.0, True), (-2.0, False)):  # nothing, and anything, is good enough
         monkeypatch.setattr(findings, "POOR", poor)
         warnings = " ".join(content(command=str(poor)).warnings)
@@ -296,13 +331,25 @@ def test_mixing_that_got_worse_is_told():
     worse = findings.mixing_words(better, before)
     assert "By neighbour entropy and iLISI and the vote of neighbours they mix less" in worse
     assert "Neighbour entropy goes from 0.80 to 0.50" in worse
+    assert "mix less" in findings.unmixed(better, before) and not findings.unmixed(before, better)
+    assert not findings.unmixed(better, better | {"probe": 0.9, "ilisi_balanced": 0.69})  # one score of three
+    assert not findings.unmixed(better, {key: value - 0.02 for key, value in better.items()})
+
+
+def test_a_pose_that_matching_does_not_find_is_a_warning(content, monkeypatch):
+    monkeypatch.setattr(findings, "POOR", -2.0)
+    monkeypatch.setattr(findings, "pose_words", lambda pose, other: "mirrored")
+    assert any("gives another pose (mirrored)" in text for text in content(command="again").warnings)
+    monkeypatch.setattr(findings, "pose_words", lambda pose, other: "")
+    assert not any("another pose" in text for text in content(command="once more").warnings)
 
 
 def test_other_slides_than_the_models_are_not_taken_for_its_own(content, small_tissue):
     others = [slide.copy() for slide in small_tissue.slides]
     others[0].obsm["spatial"] = others[0].obsm["spatial"] * 1.3 + 400
-    sections = {one.title: one for one in content(slides=others).sections}
-    assert sections["Cells on the slide"].png
+    found = content(slides=others)
+    sections = {one.title: one for one in found.sections}
+    assert sections["Cells on the slide"].png and all(slide.pose for slide in found.slides)
     assert "not the slides that the model was fitted on" in sections["Do spots and cells mix?"].text
 
 
@@ -327,8 +374,29 @@ def test_large_inputs_are_sampled_and_say_so(content, monkeypatch):
 
 def test_domains_are_in_order_and_judged(content, small_result):
     found = content()
-    assert found.domains.categories.tolist() == [str(i) for i in range(len(found.domains.categories))]
+    numbers = [name.split(":")[0] for name in found.domains.categories]
+    assert numbers == [str(i) for i in range(len(numbers))]
     assert "Leiden" in found.domains_note
+
+
+def test_a_domain_is_named_after_a_type_that_half_of_its_cells_have(small_result):
+    def names(types):
+        return gather._domains(small_result, types, seed=0).categories
+
+    most = pd.Categorical(["this"] * 149 + ["that"])
+    assert all(re.fullmatch(r"\d+: this \((100|9\d)%\)", name) for name in names(most))
+    many = pd.Categorical([f"t{i % 5}" for i in range(150)])
+    assert all(name.endswith(": mixed types") for name in names(many))
+    assert "0" in names(None) and "0" in names(pd.Categorical([None] * 150))
+
+
+def test_cells_without_types_are_coloured_by_domain_on_the_slide():
+    obs = pd.DataFrame({"gears_domain": ["0"] * 3, "gears_radius50": [0.1] * 3}, index=list("abc"))
+    bare = subject.Subject(ad.AnnData(obs=obs), [], [], None, np.ones(1), np.arange(3), 3, 1)
+    assert findings._colour(bare) == "gears_domain"
+    assert findings._colour(replace(bare, types="kind")) == "kind"
+    bare.cells.obs["gears_domain"] = None
+    assert findings._colour(bare) == "gears_radius50"
 
 
 def test_cells_outside_have_no_domain(small_model, small_result, small_tissue):

@@ -89,6 +89,15 @@ Types = Annotated[
         help="Column of the cells' .obs with cell types, for the report; by default one named so, like cell_type.",
     ),
 ]
+Genes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--genes",
+        metavar="GENE,...",
+        rich_help_panel=_INPUT,
+        help="Genes that the report can show besides those the model uses; repeatable.",
+    ),
+]
 SpatialKey = Annotated[
     str,
     typer.Option(
@@ -159,6 +168,11 @@ def check_paths(paths: Sequence[str]) -> None:
             f"There is no file or folder {', '.join(path[:200] for path in missing)}.",
             "Check the paths given to --st and --sc.",
         )
+
+
+def gene_list(texts: Sequence[str] | None) -> list[str]:
+    """The genes that ``--genes`` names, separated by commas."""
+    return [gene for text in texts or () for gene in map(str.strip, text.split(",")) if gene]
 
 
 def is_there(path: str | Path) -> bool:

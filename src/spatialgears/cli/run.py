@@ -46,6 +46,7 @@ def run(
     sc_genes: options.ScGenes = None,
     coordinates: options.Coordinates = None,
     types: options.Types = None,
+    genes: options.Genes = None,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -75,8 +76,11 @@ def run(
         return inputs.slides, inputs.cells
 
     command = shlex.join(["gears", *sys.argv[1:]])
-    chosen = asdict(how) | ({} if types is None else {"types": types})
-    inputs = RunInputs(st, sc, read, spatial_key, normalised, command, types=types, options=chosen)
+    shown = options.gene_list(genes)
+    chosen = asdict(how) | ({"types": types} if types else {}) | ({"genes": shown} if shown else {})
+    inputs = RunInputs(
+        st, sc, read, spatial_key, normalised, command, types=types, genes=shown, options=chosen
+    )
     with _followed(out) as progress:
         folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
     if is_first():
@@ -278,6 +282,7 @@ def report(
     sc_genes: options.ScGenes = None,
     coordinates: options.Coordinates = None,
     types: options.Types = None,
+    genes: options.Genes = None,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -289,7 +294,7 @@ def report(
     options.check_paths([*slides, sc])
     options.require_output(out, [".html"], [*slides, sc, model], overwrite=overwrite)
     from spatialgears.model import GEARS
-    from spatialgears.report import require_plotly, require_types, write_report
+    from spatialgears.report import require_genes, require_plotly, require_types, write_report
     from spatialgears.validate import validate_inputs
     from spatialgears.validate.sampling import sample_cells
 
@@ -299,6 +304,7 @@ def report(
     inputs = options.read_inputs(slides, sc, how)
     assert inputs.cells is not None
     require_types(inputs.cells, types)
+    shown = require_genes(inputs.cells, options.gene_list(genes))
     if slides:
         validate_inputs(
             inputs.slides,
@@ -319,6 +325,7 @@ def report(
         names=[*slides, sc],
         spatial_key=spatial_key,
         types=types,
+        genes=shown,
         command=shlex.join(["gears", *sys.argv[1:]]),
         overwrite=overwrite,
     )

@@ -213,17 +213,19 @@ def _words(
     told += f" This rests on {n_spots:,} spots."
     if reference:
         gain, margin = model["spearman"] - reference["spearman"], max(0.01, 2 * error)
-        compared = "better than" if gain > margin else "worse than" if gain < -margin else "about as good as"
-        told += (
-            f" The model is {compared} a simple nearest-neighbour reference ({model['spearman']:.2f} against "
-            f"{reference['spearman']:.2f}, rank correlation of distances)"
+        scores = (
+            f"({model['spearman']:.2f} against {reference['spearman']:.2f}, rank correlation of distances)"
         )
+        if abs(gain) > margin:
+            compared = "better" if gain > 0 else "worse"
+            told += f" The model is {compared} than a simple nearest-neighbour reference {scores}"
+        else:
+            told += f" The difference to a simple nearest-neighbour reference {scores} is within the error"
         sides = [
             np.sign(model[name] - reference[name]) * (1 if higher else -1)
             for name, higher in HIGHER_IS_BETTER.items()
         ]
-        ahead, behind = sides.count(1), sides.count(-1)
-        told += f"; it is ahead on {ahead} of {len(sides)} metrics." if ahead and behind else "."
+        told += f"; the model is ahead on {sides.count(1)} of {len(sides)} metrics."
     return told
 
 
@@ -238,12 +240,12 @@ def not_held_out(spots: bool, slides: bool, *, n_slides: int) -> list[str]:
         return []
     if n_slides == 1:
         return [
-            "There is one slide: how well cells of another section or animal are placed cannot be checked, and may be worse "
-            "than the held-out spots."
+            "There is one slide: how well cells of another section or animal are placed was not checked. They may be placed "
+            "worse than the held-out spots."
         ]
     return [
-        "No slide is held out as a whole (geometry.slide_steps = 0, as in the preset quick): cells of another section may "
-        "be placed much worse than the held-out spots, and radii are too narrow for them."
+        "No slide is held out as a whole (geometry.slide_steps = 0, as in the preset quick), so how well cells of another "
+        "section are placed, and whether radii hold for them, was not checked."
     ]
 
 

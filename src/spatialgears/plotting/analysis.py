@@ -10,7 +10,7 @@ import pandas as pd
 
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, maps, palette
-from spatialgears.plotting.values import SLIDE_UNIT, color_values, coordinates, slot
+from spatialgears.plotting.values import SLIDE_UNIT, color_values, coordinates, domain_name, slot
 from spatialgears.text import p_value
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def spatial_domains(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the cells by domain, each named by its majority type and purity; domains that are noise are grey.
+    """Draw the cells by domain; domains that are noise are grey.
+
+    A domain is named after a cell type if at least half of its cells are of that type.
 
     Parameters
     ----------
@@ -62,7 +64,7 @@ def spatial_domains(
     table = slot(adata, key, "sg.tl.spatial_domains(adata)")["table"]
     noise = table["noise"].to_numpy(bool) if "noise" in table else np.zeros(len(table), bool)
     names = [
-        f"{domain}: {row['majority']}, {row['purity']:.0%}" if "majority" in table else str(domain)
+        domain_name(domain, row["majority"], row["purity"]) if "majority" in table else str(domain)
         for domain, row in table.iterrows()
     ]
     named = pd.Categorical(adata.obs[key]).rename_categories(

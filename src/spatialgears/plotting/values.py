@@ -23,6 +23,7 @@ LABELS = {
     "gears_outside": "outside what the slides support",
     "gears_domain": "domain",
 }
+NAMED_FROM = 0.5  # share of a domain's cells from which it is named after their type
 _CALLS = dict.fromkeys(LABELS, "model.reconstruct(cells).to_adata(cells)") | {
     "gears_domain": "sg.tl.spatial_domains(cells)"
 }
@@ -97,6 +98,15 @@ def color_values(data: Any, color: Any, *, layer: str | None = None) -> tuple[pd
             "Give the values themselves, or an AnnData that holds them.",
         )
     return pd.Series(np.asarray(attribute)), LABELS.get(f"gears_{color}", color)
+
+
+def domain_name(domain: object, majority: str, share: float) -> str:
+    """A domain's number, with the cell type of most of its cells if that is at least half of them."""
+    return (
+        f"{domain}: {majority} ({share:.0%})"
+        if majority and share >= NAMED_FROM
+        else f"{domain}: mixed types"
+    )
 
 
 def slot(adata: AnnData, key: str, call: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
 from spatialgears.report.gather import report_content
-from spatialgears.report.subject import require_types
+from spatialgears.report.subject import require_genes, require_types
 from spatialgears.report.write import require_plotly, write_page, write_report
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Section",
     "SelfCheck",
     "report_content",
+    "require_genes",
     "require_plotly",
     "require_types",
     "write_page",

@@ -1,15 +1,19 @@
-"""What a report says: plain arrays and words, nothing of the model."""
+"""What a report shows: plain arrays and words, nothing of the model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from spatialgears.errors import InputError
 from spatialgears.plotting.values import UNIT
+from spatialgears.report.expression import Expression
+from spatialgears.report.pose import Pose
+
+Level = Literal["good", "fair", "weak", "none", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -21,17 +25,26 @@ class ReportSlide:
     name
         Title of the panel.
     coords
-        (m, 2) measured places of the spots, in any unit.
+        (m, 2) measured positions of the spots, in any unit.
     genes
         Values per spot for genes of :attr:`ReportContent.genes`, on the scale used there.
     obs
         Values per spot for columns of :attr:`ReportContent.obs`.
+    resembled
+        Labels per spot for columns that the slide does not have: the label whose cells its expression resembles most.
+    pose
+        How the cells lie on this slide. Without one the map and the slide are not drawn in one frame.
+    y_down
+        Whether the y axis points down, as in images.
     """
 
     name: str
     coords: np.ndarray
     genes: Mapping[str, Any] = field(default_factory=dict)
     obs: Mapping[str, Any] = field(default_factory=dict)
+    resembled: Mapping[str, Any] = field(default_factory=dict)
+    pose: Pose | None = None
+    y_down: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class Section:
     table
         Rows: column title to value.
     caution
-        What in it speaks against the result, to be told at the top of the report, too.
+        What in it speaks against the result; shown among the warnings at the top as well.
     """
 
     title: str
@@ -91,13 +104,17 @@ class ReportContent:
     title
         Title of the page.
     coords
-        (n, 2) predicted places of the cells.
+        (n, 2) predicted positions of the cells.
     names
         (n,) names of the cells, shown when pointing at them; default: their row.
-    summary
-        Sentences; the first is the most prominent.
+    verdict
+        One sentence on how far to trust the map.
+    level
+        "good", "fair", "weak", "none" or "unknown": the verdict in one word.
+    numbers
+        The few numbers that matter: name and value.
     warnings
-        One sentence each.
+        One or two sentences each, the gravest first.
     inputs
         Rows of the table of inputs: column title to value.
     self_check
@@ -105,15 +122,17 @@ class ReportContent:
     obs
         (n,) values per cell that the map can be coloured by: labels or numbers.
     genes
-        (n,) expression per cell of the chosen genes, on a scale meant for eyes (log-normalised).
+        (n,) expression per cell of each gene that can be searched for, log-normalised, the most important first.
+    n_genes
+        How many genes there would be if the file might be of any size; default: those in ``genes``.
     uncertainty
         (n,) 90% radius of each cell, in ``unit``.
     domains
         (n,) spatial domain of each cell.
     domains_note
-        What is to be said of the domains; plain text.
+        Plain text above the table of domains.
     slides
-        Drawn beside the map in the same colours.
+        Drawn beside the map in the same colours; the map is shown in the pose of the slide beside it.
     history
         Stage to its history, ``{"geometry": {"loss": [...]}}``, as for :func:`sg.pl.training_curves`.
     sections
@@ -127,18 +146,21 @@ class ReportContent:
     unit
         Unit of the coordinates.
     spacing
-        Distance between neighbouring spots, in ``unit``: radii are then told in spot spacings.
+        Distance between neighbouring spots, in ``unit``: radii are then given in spot spacings.
     """
 
     title: str
     coords: np.ndarray
     names: Sequence[str] | None = None
-    summary: Sequence[str] = ()
+    verdict: str = ""
+    level: Level = "unknown"
+    numbers: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
     inputs: Sequence[Mapping[str, object]] = ()
     self_check: Sequence[SelfCheck] = ()
     obs: Mapping[str, Any] = field(default_factory=dict)
     genes: Mapping[str, Any] = field(default_factory=dict)
+    n_genes: int | None = None
     uncertainty: np.ndarray | None = None
     domains: Any = None
     domains_note: str = ""
@@ -154,15 +176,14 @@ class ReportContent:
     def __post_init__(self) -> None:
         n = _check_places("coords", self.coords)
         given = {f"obs[{name!r}]": values for name, values in self.obs.items()}
-        given |= {f"genes[{name!r}]": values for name, values in self.genes.items()}
         given |= {"uncertainty": self.uncertainty, "domains": self.domains, "names": self.names}
         _check_lengths(given, n, "cells")
+        _check_genes("genes", self.genes, n, "cells")
         for slide in self.slides:
             m = _check_places(f"coords of slide {slide.name!r}", slide.coords)
-            _check_lengths(
-                {f"{slide.name}: {key}": values for key, values in slide.genes.items()}, m, "spots"
-            )
-            _check_lengths({f"{slide.name}: {key}": values for key, values in slide.obs.items()}, m, "spots")
+            _check_genes(f"{slide.name}: genes", slide.genes, m, "spots")
+            columns = [*slide.obs.items(), *slide.resembled.items()]
+            _check_lengths({f"{slide.name}: {key}": values for key, values in columns}, m, "spots")
 
 
 def _check_places(what: str, coords: Any) -> int:
@@ -170,6 +191,14 @@ def _check_places(what: str, coords: Any) -> int:
     if len(shape) != 2 or shape[1] != 2:
         raise InputError(f"The report expects {what} of shape (n, 2); found {shape}.")
     return int(shape[0])
+
+
+def _check_genes(what: str, genes: Mapping[str, Any], n: int, of: str) -> None:
+    if isinstance(genes, Expression):  # one matrix, which is not made dense for this
+        if genes.n != n:
+            raise InputError(f"The report has {n} {of}, but {what} are of {genes.n}.")
+        return
+    _check_lengths({f"{what}[{name!r}]": values for name, values in genes.items()}, n, of)
 
 
 def _check_lengths(given: Mapping[str, Any], n: int, what: str) -> None:

@@ -1,7 +1,7 @@
-"""Arrays as compact text that a browser decodes in no time: base64 of typed arrays inside JSON.
+"""Arrays as compact text that a browser decodes quickly: base64 of typed arrays inside JSON.
 
-Coordinates are float32, genes are quantised to 8 bits and other numbers to 16 (the largest code means
-missing), labels are integer codes with their names apart.
+Coordinates are float32, numbers are quantised to 16 bits (the largest code means missing), labels are integer codes
+with their names apart, and genes are packed as :mod:`spatialgears.report.expression` says.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spatialgears.metrics.points import spot_pitch
 from spatialgears.plotting import palette
 from spatialgears.plotting.training import Curve, axis_name, phases
-from spatialgears.report.content import ReportContent
+from spatialgears.report.content import ReportContent, ReportSlide
+from spatialgears.report.expression import pack, quantise
 
 DOMAIN = "domain"
 UNCERTAINTY = "uncertainty, 90% radius"
@@ -29,7 +31,7 @@ def payload(content: ReportContent, *, max_cells: int) -> dict[str, Any]:
     ``max_cells`` the first of that order stand for all.
     """
     n = len(content.coords)
-    order = np.random.default_rng(0).permutation(n)[:max_cells]
+    order = drawn(n, max_cells)
     cells: dict[str, Any] = _places(np.asarray(content.coords)[order])
     if content.names is not None:
         cells["names"] = "\n".join(
@@ -39,10 +41,12 @@ def payload(content: ReportContent, *, max_cells: int) -> dict[str, Any]:
         cells["rows"] = _base64(order.astype("<u4"))
     return {
         "total": n,
+        "drawn": len(order),
         "unit": content.unit,
         "cells": cells,
         "fields": _fields(content, order),
-        "slides": [{"name": slide.name, **_places(np.asarray(slide.coords))} for slide in content.slides],
+        "genes": _genes(content, order),
+        "slides": [_slide(slide) for slide in content.slides],
         "scale": palette_stops(),
         "missing": palette.MISSING,
         "history": [
@@ -51,6 +55,11 @@ def payload(content: ReportContent, *, max_cells: int) -> dict[str, Any]:
             for phase, curves in phases(history).items()
         ],
     }
+
+
+def drawn(n: int, most: int) -> np.ndarray:
+    """Rows of the cells that the map draws, in the order in which it draws them."""
+    return np.random.default_rng(0).permutation(n)[:most]
 
 
 def as_script(value: Any) -> str:
@@ -67,34 +76,74 @@ def palette_stops(n: int = 128) -> list[str]:
     return [to_hex(color) for color in colormaps[palette.CONTINUOUS](np.linspace(0, 1, n))]
 
 
+def _slide(slide: ReportSlide) -> dict[str, Any]:
+    coords = np.asarray(slide.coords, dtype=np.float64)
+    distinct = len(np.unique(coords, axis=0)) > 1
+    pose = None
+    if slide.pose is not None:
+        pose = [*map(float, slide.pose.matrix.ravel()), *map(float, slide.pose.shift)]
+    return {
+        "name": slide.name,
+        **_places(coords),
+        "pitch": spot_pitch(coords) if distinct else None,
+        "pose": pose,
+        "yDown": slide.y_down,
+    }
+
+
+def _genes(content: ReportContent, order: np.ndarray) -> dict[str, Any]:
+    """All genes that can be searched for, and what to say where that is not all of them."""
+    packed = pack(content.genes, order, [slide.genes for slide in content.slides])
+    total, note = content.n_genes or len(content.genes), ""
+    if len(packed.names) < total:
+        note = (
+            f"The search covers {len(packed.names):,} of {total:,} genes, those that vary most over the slides, to keep "
+            "this file small. Name others with --genes."
+        )
+    if packed.bits < 8:
+        note += f"{' ' if note else ''}Values of genes are rounded to {2**packed.bits - 1} steps."
+    return {
+        "names": packed.names,
+        "cells": packed.cells,
+        "slides": packed.slides,
+        "ends": [[_short(end) for end in ends] for ends in packed.ends],
+        "slideEnds": [[_short(end) for end in ends] for ends in packed.slide_ends],
+        "note": note,
+    }
+
+
 def _fields(content: ReportContent, order: np.ndarray) -> list[dict[str, Any]]:
-    def field(group: str, name: str, values: Any, on_slides: Sequence[Any], bits: int = 16) -> dict[str, Any]:
+    def field(name: str, values: Any, on_slides: Sequence[Any], resembled: bool = False) -> dict[str, Any]:
         cells = _series(values).iloc[order]
         labels = palette.is_categorical(cells)
         parts = [None if spots is None else _series(spots) for spots in on_slides]
         # labels go with labels, numbers with numbers
         slides = [None if part is None or palette.is_categorical(part) != labels else part for part in parts]
-        coded = _labels(cells, slides) if labels else _numbers(cells, slides, bits)
-        return {"group": group, "name": name, **coded}
+        coded = _labels(cells, slides) if labels else _numbers(cells, slides)
+        return {"name": name, "resembled": resembled, **coded}
 
-    columns: dict[str, tuple[Any, list[Any]]] = {
+    def on_slides(name: str, measured: bool = True) -> tuple[list[Any], bool]:
+        found = [slide.obs.get(name) if measured else None for slide in content.slides]
+        if any(one is not None for one in found):
+            return found, False
+        taken = measured and name == DOMAIN and content.domains is not None
+        return [None if taken else slide.resembled.get(name) for slide in content.slides], True
+
+    columns: dict[str, tuple[Any, ...]] = {
         f"{name} (obs)" if name == DOMAIN and content.domains is not None else name: (
             values,
-            [slide.obs.get(name) for slide in content.slides],
+            *on_slides(name),
         )
         for name, values in content.obs.items()
     }
     if content.domains is not None:
-        columns[DOMAIN] = content.domains, []
+        columns[DOMAIN] = content.domains, *on_slides(DOMAIN, measured=False)
     # the map begins with the first
     names = sorted(columns, key=lambda name: _series(columns[name][0]).dtype == bool)
-    fields = [field("Cells", name, *columns[name]) for name in names]
+    fields = [field(name, *columns[name]) for name in names]
     if content.uncertainty is not None:
-        fields.append(field("Cells", UNCERTAINTY, content.uncertainty, []) | {"unit": content.unit})
-    return fields + [
-        field("Genes", name, values, [s.genes.get(name) for s in content.slides], bits=8)
-        for name, values in content.genes.items()
-    ]
+        fields.append(field(UNCERTAINTY, content.uncertainty, []) | {"unit": content.unit})
+    return fields
 
 
 def _labels(cells: pd.Series, slides: list[pd.Series | None]) -> dict[str, Any]:
@@ -113,13 +162,12 @@ def _labels(cells: pd.Series, slides: list[pd.Series | None]) -> dict[str, Any]:
     }
 
 
-def _numbers(cells: pd.Series, slides: list[pd.Series | None], bits: int) -> dict[str, Any]:
+def _numbers(cells: pd.Series, slides: list[pd.Series | None]) -> dict[str, Any]:
     """Cells and slides differ in depth, so each has its own scale; the slides share theirs."""
-    coded, ends = _quantise([cells], bits)
-    on_slides, slide_ends = _quantise(slides, bits)
+    coded, ends = _coded([cells])
+    on_slides, slide_ends = _coded(slides)
     return {
         "kind": "numbers",
-        "bits": bits,
         "codes": coded[0],
         **ends,
         "slides": on_slides,
@@ -127,20 +175,11 @@ def _numbers(cells: pd.Series, slides: list[pd.Series | None], bits: int) -> dic
     }
 
 
-def _quantise(parts: Sequence[pd.Series | None], bits: int) -> tuple[list[str | None], dict[str, float]]:
+def _coded(parts: Sequence[pd.Series | None]) -> tuple[list[str | None], dict[str, float]]:
     numbers = [None if part is None else part.to_numpy(np.float64, na_value=np.nan) for part in parts]
-    pooled = np.concatenate([part for part in numbers if part is not None] or [np.empty(0)])
-    finite = pooled[np.isfinite(pooled)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    missing, step = 2**bits - 1, (high - low) / (2**bits - 2) or 1.0
-
-    def code(part: np.ndarray) -> str:
-        steps = np.where(np.isfinite(part), (part - low) / step, missing)
-        return _base64(np.rint(steps).astype("<u1" if bits == 8 else "<u2"))
-
-    first, last = palette.limits(pooled)
-    ends = {"low": low, "step": step, "first": first, "last": last}
-    return [None if part is None else code(part) for part in numbers], ends
+    codes, ends = quantise(numbers, 16, missing=65535)
+    named = dict(zip(("low", "step", "first", "last"), ends, strict=True))
+    return [None if part is None else _base64(part) for part in codes], named
 
 
 def _training(title: str, curves: Sequence[Curve], axis: str) -> dict[str, Any]:
@@ -163,7 +202,11 @@ def _places(coords: np.ndarray) -> dict[str, str]:
 
 def _rounded(values: np.ndarray) -> list[float | None]:
     """Five significant digits; None where the browser should leave a gap."""
-    return [float(f"{v:.5g}") if np.isfinite(v) else None for v in values]
+    return [_short(v) if np.isfinite(v) else None for v in values]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
 
 
 def _base64(array: np.ndarray) -> str:

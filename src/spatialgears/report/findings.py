@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy.spatial import KDTree
 from scipy.stats import spearmanr
 
 from spatialgears import analysis, plotting
 from spatialgears.analysis import lookup
 from spatialgears.analysis.neighbors import matrix
 from spatialgears.errors import InputError
+from spatialgears.metrics.points import spot_pitch
 from spatialgears.report.content import Section
+from spatialgears.report.pose import Pose, fit_pose
 from spatialgears.report.subject import Subject
 from spatialgears.text import p_value
 
@@ -31,7 +34,10 @@ logger = logging.getLogger(__name__)
 FEWEST_CELLS, FEWEST_OF_TYPE, FEWEST_GENES = 50, 10, 30
 MARKERS, LEVEL = 3, 0.05  # genes tested for each type, and the adjusted P below which one counts
 GOOD, POOR = 0.7, 0.4  # agreement from which, and below which, a section says so
+TURNED = 30.0  # degrees from which two poses are said to differ
 NEAR = 3.0  # spots from its match within which a typical cell lies where the slide's frame may be used
+MIXING = {"neighbour entropy": "neighbour_entropy_balanced", "iLISI": "ilisi_balanced"}
+WORSE = 0.05  # change of a mixing score that is worth a warning
 SAME = 0.02  # change of a mixing score that is none
 MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
 NO_TYPES = (
@@ -41,23 +47,37 @@ NO_TYPES = (
 NO_SLIDES = "Registration, patterns of genes, markers and mixing: no slides were given. Name them with --st."
 
 
-def sections(subject: Subject, profiles: Callable[[], AnnData], *, trusted: bool) -> list[Section]:
+Fits = Sequence[Mapping[str, Any]]
+
+
+def sections(
+    subject: Subject,
+    profiles: Callable[[], AnnData],
+    *,
+    registered: Fits | InputError,
+    poses: Sequence[Pose | None],
+    trusted: bool,
+) -> list[Section]:
     """A section for every analysis that can be made, and one that says what could not, and why.
 
     Parameters
     ----------
     subject
-        Cells at their places, and slides.
+        Cells at their predicted positions, and slides.
     profiles
         Gives spots and cells, before and as the network sees them, for :func:`mixing`.
+    registered
+        What :func:`register_all` gave.
+    poses
+        How the cells lie on each slide, as the map shows them.
     trusted
-        Whether the self-checks allow single places to be read.
+        Whether the self-checks allow single positions to be read.
     """
     jobs: list[tuple[str, Callable[[], Section]]] = []
     if len(subject.rows) < FEWEST_CELLS:
         return [Section("Not shown", f"Analyses of the places need {FEWEST_CELLS} cells or more.")]
     if subject.slides:
-        jobs.append(("Cells on the slide", lambda: registration(subject, trusted=trusted)))
+        jobs.append(("Cells on the slide", lambda: registration(subject, registered, poses, trusted=trusted)))
         jobs.append(("Do genes keep their patterns?", lambda: patterns(subject)))
         if subject.types:
             jobs.append(("Markers near their cells", lambda: markers(subject)))
@@ -72,41 +92,92 @@ def sections(subject: Subject, profiles: Callable[[], AnnData], *, trusted: bool
     return [*made, Section("Not shown", "\n\n".join(missing))] if missing else made
 
 
-def registration(subject: Subject, *, trusted: bool) -> Section:
-    """The cells in the frame of the slide they fit best, which later sections use."""
-    cells, rows, fits = subject.cells, [], {}
-    for i, (title, slide) in enumerate(zip(subject.titles, subject.slides[:MOST_SLIDES], strict=False)):
-        analysis.register(cells, slide, key_added=f"slide {i}")
-        fits[i] = fit = cells.uns.pop(f"slide {i}")
+def register_all(subject: Subject) -> Fits | InputError:
+    """The cells matched to each of the first slides by expression, without knowing the pose; or why that failed."""
+    cells, fits = subject.cells, []
+    try:
+        for slide in subject.slides[:MOST_SLIDES]:
+            analysis.register(cells, slide, key_added="laid")
+            fits.append(cells.uns.pop("laid"))
+            del cells.obsm["laid"]
+    except InputError as error:
+        return error
+    return fits
+
+
+def registration(
+    subject: Subject, fits: Fits | InputError, poses: Sequence[Pose | None], *, trusted: bool
+) -> Section:
+    """The cells over the slide they fit best, in the pose of the map; later sections use that slide."""
+    if isinstance(fits, InputError):
+        raise fits
+    cells, rows, agreed = subject.cells, [], []
+    for title, slide, fit, known in zip(subject.titles, subject.slides, fits, poses, strict=False):
+        pose = known or fit_pose(fit)
+        covered = coverage(pose(cells.obsm["X_gears"]), slide.obsm["spatial"], cells.obs["gears_outside"])
+        agreed.append(pose_words(pose, fit_pose(fit)))
         rows.append(
             {
                 "Slide": title,
                 "Fit (0 to 1)": f"{fit['explained']:.2f}",
                 "Median gap of a match (spot spacings)": f"{fit['residual']:.1f}",
-                "Scale (RMS radii)": f"{fit['relative_scale']:.2f}",
-                "Cells over tissue": f"{fit['coverage']:.0%}",
-                "Mirrored": "yes" if fit["mirrored"] else "no",
+                "Cells over tissue": f"{covered:.0%}",
+                "Pose by matching alone": agreed[-1] or "the same",
             }
         )
-    best = max(fits, key=lambda i: fits[i]["explained"])
-    cells.obsm["X_gears_slide"], cells.uns["reference"] = cells.obsm[f"slide {best}"], best
-    fit, title = fits[best], subject.titles[best]
+    best = max(range(len(fits)), key=lambda i: fits[i]["explained"])
+    fit, title, slide = dict(fits[best]), subject.titles[best], subject.slides[best]
+    pose = poses[best] or fit_pose(fit)
+    cells.obsm["X_gears_slide"], cells.uns["reference"] = pose(cells.obsm["X_gears"]), best
+    fit["coverage"] = coverage(cells.obsm["X_gears_slide"], slide.obsm["spatial"], cells.obs["gears_outside"])
     words = [
-        f"The reconstruction, turned{', mirrored' if fit['mirrored'] else ''} and scaled onto {title}: each cell, with "
-        "its surroundings, was matched to the most similar spots, and the motion that most matches agree on was taken.",
-        f"{laid_words(fit, trusted=trusted)} {fit['explained']:.0%} of the spread of the matched places is explained by "
-        f"the motion (fit), and {fit['coverage']:.0%} of the cells lie over tissue, that is, within 1.5 spot spacings of "
+        f"The cells over the spots of {title}, in the pose of the map above. To check the pose, each cell, with its "
+        "surroundings, was also matched to the most similar spots, and the motion that most matches agree on was taken.",
+        f"{laid_words(fit, trusted=trusted)} {fit['explained']:.0%} of the spread of the matched positions is explained by "
+        f"that motion (fit), and {fit['coverage']:.0%} of the cells lie over tissue, that is, within 1.5 spot spacings of "
         "a spot.",
     ]
+    caution = ""
+    if _agreed(fit) < POOR:
+        caution = (
+            f"The cells hardly match the spots of {title} where they lie: do not read them in its frame."
+        )
+    elif agreed[best]:
+        caution = (
+            f"On {title}, matching cells to spots by expression alone gives another pose ({agreed[best]}): the tissue may be "
+            "symmetric, or the map turned wrongly."
+        )
+        words.append(caution)
     if len(subject.slides) > MOST_SLIDES:
         words.append(f"The first {MOST_SLIDES} of {len(subject.slides)} slides were tried.")
-    ax = plotting.registration(cells, subject.slides[best], color=subject.types, title=title)
+    ax = plotting.registration(cells, slide, color=_colour(subject), title=title)
     alt = f"Cells drawn over the spots of {title}"
-    caution = f"Laid on {title}, the cells hardly match what is there: do not read them in its frame."
     words.append(subject.extent)
-    return _section(
-        "Cells on the slide", words, ax, alt=alt, table=rows, caution=caution if _agreed(fit) < POOR else ""
-    )
+    return _section("Cells on the slide", words, ax, alt=alt, table=rows, caution=caution)
+
+
+def coverage(coords: np.ndarray, spots: np.ndarray, outside: Any) -> float:
+    """Share of the cells (n, 2) within 1.5 spot spacings of a spot (m, 2); cells that no slide supports do not count."""
+    inside = ~np.asarray(outside, dtype=bool)
+    near = KDTree(spots).query(coords)[0] <= 1.5 * spot_pitch(spots)
+    return float(near[inside].mean()) if inside.any() else 0.0
+
+
+def pose_words(pose: Pose, other: Pose) -> str:
+    """How another pose differs; empty if it hardly does."""
+    if pose.mirrored != other.mirrored:
+        return "mirrored"
+    angle = pose.turned(other)
+    return f"turned by {angle:.0f}°" if angle > TURNED else ""
+
+
+def _colour(subject: Subject) -> str | None:
+    """What cells are coloured by: their type, else their domain, else how sure their position is."""
+    if subject.types:
+        return subject.types
+    if subject.cells.obs["gears_domain"].notna().any():
+        return "gears_domain"
+    return "gears_radius50" if np.isfinite(subject.cells.obs["gears_radius50"]).all() else None
 
 
 def laid_words(fit: Mapping[str, Any], *, trusted: bool) -> str:
@@ -285,20 +356,31 @@ def mixing(profiles: AnnData) -> Section:
     )
     plotting.mixing(table, ax=bottom)
     alt = "Spots and cells in both embeddings, and how well they mix"
-    return _section("Do spots and cells mix?", words, top, alt=alt)
+    return _section("Do spots and cells mix?", words, top, alt=alt, caution=unmixed(before, after))
 
 
 def mixing_words(before: Mapping[str, float], after: Mapping[str, float]) -> str:
     """How well spots and cells mix, and by which scores no better than before; scores as :func:`analysis.mixing` has."""
-    scores = {"neighbour entropy": "neighbour_entropy_balanced", "iLISI": "ilisi_balanced"}
-    entropy, ilisi = (f"from {before[key]:.2f} to {after[key]:.2f}" for key in scores.values())
-    told = (
+    entropy, ilisi = (f"from {before[key]:.2f} to {after[key]:.2f}" for key in MIXING.values())
+    words = (
         f"A vote of neighbours tells spots from cells with {before['probe']:.0%} accuracy before and {after['probe']:.0%} "
         f"after (50%: it cannot tell). Neighbour entropy goes {entropy}, iLISI {ilisi} (1: mixed)."
     )
-    worse = [name for name, key in scores.items() if after[key] < before[key] - SAME]
+    worse = [name for name, key in MIXING.items() if after[key] < before[key] - SAME]
     worse += ["the vote of neighbours"] if after["probe"] > before["probe"] + SAME else []
-    return told + (f" By {' and '.join(worse)} they mix less after than before." if worse else "")
+    return words + (f" By {' and '.join(worse)} they mix less after than before." if worse else "")
+
+
+def unmixed(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """A warning where spots and cells mix much less after than before by two of three scores; otherwise empty."""
+    drops = [before[key] - after[key] for key in MIXING.values()] + [after["probe"] - before["probe"]]
+    if sorted(drops)[1] < WORSE:  # two scores of three
+        return ""
+    entropy = MIXING["neighbour entropy"]
+    return (
+        "Spots and cells mix less in what the network sees than in plain expression (neighbour entropy "
+        f"{before[entropy]:.2f} before, {after[entropy]:.2f} after): what it learnt from spots may not hold for cells."
+    )
 
 
 def _attempt(title: str, job: Callable[[], Section]) -> Section:

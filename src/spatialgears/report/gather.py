@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
 
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import compare, components, leiden
@@ -17,13 +18,20 @@ from spatialgears.errors import InputError
 from spatialgears.metrics import canonical
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline import self_check as selfcheck
+from spatialgears.plotting.values import domain_name
 from spatialgears.reconstruction import OF_PLACES, Reconstruction
 from spatialgears.report import findings
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
+from spatialgears.report.encode import DOMAIN, drawn
+from spatialgears.report.expression import Expression
 from spatialgears.report.kept_out import kept_out
+from spatialgears.report.pose import Pose, fit_pose, known_poses
 from spatialgears.report.profiles import seen_profiles
+from spatialgears.report.resemblance import resembling
 from spatialgears.report.subject import Subject, subject_of
+from spatialgears.report.verdict import numbers, verdict
 from spatialgears.storage.model_folder import versions
+from spatialgears.text import number
 from spatialgears.validate import input_names, slide_titles, title_of
 from spatialgears.validate.counts import row_totals, to_csr
 
@@ -34,7 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHOWN_GENES, SHOWN_COLUMNS, MOST_CATEGORIES, FEWEST_FOR_DOMAINS = 24, 12, 60, 100
+SHOWN_COLUMNS, MOST_CATEGORIES, FEWEST_FOR_DOMAINS = 12, 60, 100
+MOST_CELLS, MOST_SPOTS = 200_000, 50_000  # that are drawn, of the cells and of each slide
+MOST_VALUES = 100_000_000  # cells and spots times genes that are read to be drawn
 
 
 def report_content(
@@ -46,6 +56,7 @@ def report_content(
     names: Sequence[str] = (),
     spatial_key: str = "spatial",
     types: str | None = None,
+    genes: Sequence[str] = (),
     command: str = "",
 ) -> ReportContent:
     """Everything the report shows.
@@ -57,18 +68,19 @@ def report_content(
     cells, slides
         The inputs; not modified.
     names
-        What to call the slides and, after them, the cells.
+        Names of the slides and, after them, of the cells.
     spatial_key
-        Key of ``obsm`` with the places of spots.
+        Key of ``obsm`` with the coordinates of spots.
     types
         Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
+    genes
+        Genes that can be searched for besides those of the panel.
     command
         The command that makes the result again.
     """
-    genes = [gene for gene in model.panel_.genes[:SHOWN_GENES] if gene in cells.var_names]
     titles = slide_titles(input_names(names, len(slides))[: len(slides)])
     title = title_of(names[len(slides)]) if len(names) > len(slides) else "cells"
-    seed = model.config.seed
+    seed, checks = model.config.seed, model.fitted_.checks
     subject = subject_of(
         placed,
         cells,
@@ -79,45 +91,69 @@ def report_content(
         types=types,
         seed=seed,
     )
-    domains = _domains(placed, seed=seed)
+    spots = [np.asarray(slide.obsm[spatial_key], dtype=np.float64)[:, :2] for slide in slides]
+    poses = _model_poses(model, placed, spots)
     total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
     obs = _columns(cells.obs, labels=subject.types)
     shown = [slide.obs[[name for name in obs if name in slide.obs]] for slide in slides]
     obs, *on_slides = _shared_labels([obs, *(_columns(one, labels=subject.types) for one in shown)])
     if subject.types in obs:
         subject.cells.obs[subject.types] = obs[subject.types][subject.rows]
-    spacing = _pitch([np.asarray(slide.obsm[spatial_key])[:, :2] for slide in slides]) if slides else None
+    spacing = _pitch(spots) if slides else None
+    kinds = None if subject.types is None else obs.get(subject.types)
+    domains = _domains(placed, kinds, seed=seed)
+    subject.cells.obs["gears_domain"] = None if domains is None else domains[subject.rows]
+    registered = findings.register_all(subject)
+    if not isinstance(registered, InputError):  # the pose on slides that the model does not know
+        poses = [
+            pose or (fit_pose(registered[i]) if i < len(registered) else None) for i, pose in enumerate(poses)
+        ]
     sections = findings.sections(
         subject,
         partial(seen_profiles, model, subject, cells, seed=seed),
+        registered=registered,
+        poses=poses,
         trusted=_trusted(model, placed),
     )
+    searched = list(
+        dict.fromkeys([*genes, *(gene for gene in model.panel_.genes if gene in cells.var_names)])
+    )
+    rows = np.sort(drawn(cells.n_obs, MOST_CELLS))
+    some = [np.sort(drawn(len(one), MOST_SPOTS)) for one in spots]
+    kept = searched[: max(1, MOST_VALUES // max(len(rows) + sum(map(len, some)), 1))]
+    level, words = verdict(placed.cell_check, checks, placed.outside)
+    resembled = _resembled(subject, {subject.types: kinds, DOMAIN: domains})
     return ReportContent(
-        title="Where the cells lived",
+        title=f"{title}: {number(cells.n_obs, 'cell')} placed"
+        + (f" from {number(len(slides), 'slide')}" if slides else ""),
         coords=placed.coords,
         names=list(placed.obs_names),
-        summary=_summary(placed, spacing),
-        warnings=[*placed.warnings, *(one.caution for one in sections if one.caution)],
+        verdict=words,
+        level=level,
+        numbers=numbers(placed, checks, n_spots=list(map(len, spots)), spacing=spacing),
+        warnings=list(dict.fromkeys([*placed.warnings, *(one.caution for one in sections if one.caution)])),
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
             _row(title, cells, total, "cells"),
         ],
-        self_check=[
-            SelfCheck(one.title, one.words, one.model, one.reference) for one in model.fitted_.checks
-        ],
+        self_check=[SelfCheck(one.title, one.words, one.model, one.reference) for one in checks],
         obs=obs | {"outside the slides' range": placed.outside},
-        genes=_expression(cells, genes, total),
+        genes=_expression(cells, kept, total, rows, n=cells.n_obs),
+        n_genes=len(searched),
         uncertainty=placed.radius90,
         domains=domains,
         domains_note=_domains_note(domains, subject, seed=seed),
         slides=[
             ReportSlide(
                 one,
-                np.asarray(slide.obsm[spatial_key])[:, :2],
-                _expression(slide, genes, sums),
-                columns,
+                spots[i][some[i]],
+                _expression(slides[i], kept, totals[i], some[i]),
+                {name: values[some[i]] for name, values in on_slides[i].items()},
+                {name: labels[i][some[i]] for name, labels in resembled.items()},
+                poses[i],
+                y_down="spatial" in slides[i].uns,
             )
-            for one, slide, sums, columns in zip(titles, slides, totals, on_slides, strict=True)
+            for i, one in enumerate(titles)
         ],
         history=_curves(model.history_),
         sections=kept_out(placed.cell_check, titles) + sections + _embedding(model.embedding_),
@@ -126,26 +162,6 @@ def report_content(
         versions=versions(),
         spacing=spacing,
     )
-
-
-def _summary(placed: Reconstruction, spacing: float | None) -> list[str]:
-    n = len(placed.coords)
-    sentences = [f"{n:,} cells were placed."]
-    near = float(np.median(placed.radius50))
-    if np.isfinite(near):
-        radii = f"{near:.2f} RMS radii of the slides"
-        sentences[0] += " Half of them are expected within " + (
-            f"about {near / spacing:.1f} spot spacings of where they are drawn ({radii})."
-            if spacing
-            else f"{radii} of where they are drawn."
-        )
-    sentences += placed.self_check
-    if placed.outside.any():
-        sentences.append(f"{placed.outside.sum():,} cells look like nothing on the slides and are marked.")
-    sentences.append(
-        "Places are intrinsic: only distances mean something, not rotation, reflection or position."
-    )
-    return sentences
 
 
 def _trusted(model: GEARS, placed: Reconstruction) -> bool:
@@ -238,19 +254,48 @@ def _shared_labels(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _expression(adata: AnnData, genes: Sequence[str], total: np.ndarray) -> dict[str, np.ndarray]:
-    """Log-normalised expression of those of some genes that are there, (n,) each; ``total`` is that of all genes."""
-    genes = [gene for gene in genes if (adata.var_names == gene).sum() == 1]
-    if not genes:
-        return {}
-    values = to_csr(adata.X, adata.var_names.get_indexer_for(genes)).toarray()
-    if np.all(values >= 0) and np.all(values == np.round(values)):
-        total = np.maximum(total.reshape(-1, 1), 1)
-        values = np.log1p(values * (np.median(total) / total))
-    return {gene: values[:, i].astype(np.float32) for i, gene in enumerate(genes)}
+def _expression(
+    adata: AnnData, genes: Sequence[str], total: np.ndarray, rows: np.ndarray, *, n: int | None = None
+) -> Expression:
+    """Log-normalised expression of those of the genes that are there once; ``total`` (n,) is that of all genes."""
+    column = pd.Series(np.arange(adata.n_vars), np.asarray(adata.var_names, str))
+    column = column[~column.index.duplicated(keep=False)]
+    genes = [gene for gene in genes if gene in column.index]
+    values = to_csr(adata.X, column[genes].to_numpy(np.int64), rows)
+    if np.all(values.data >= 0) and np.all(values.data == np.round(values.data)):
+        depth = np.median(np.maximum(total, 1)) / np.maximum(total[rows], 1)
+        values = sparse.diags(depth.astype(np.float32)) @ values
+        values.data = np.log1p(values.data)
+    return Expression(genes, values, rows=None if n is None or len(rows) == n else rows, n=n)
 
 
-def _domains(placed: Reconstruction, *, seed: int) -> pd.Categorical | None:
+def _model_poses(model: GEARS, placed: Reconstruction, given: Sequence[np.ndarray]) -> list[Pose | None]:
+    """How the cells lie on each of the given slides, (m, 2) coordinates, as far as the model knows them."""
+    known = model.fitted_.slides
+    measured = [slide.frame.to_slide(slide.coords) for slide in known]
+    return known_poses(placed.slides, measured, given)
+
+
+def _resembled(subject: Subject, labels: Mapping[str | None, Any]) -> dict[str, list[pd.Categorical]]:
+    """Per column of labels, the label that each spot of each slide resembles most by expression."""
+    found: dict[str, list[pd.Categorical]] = {}
+    if not subject.slides:
+        return found
+    try:
+        cells, *slides = (lookup.log_expression(one) for one in (subject.cells, *subject.slides))
+    except InputError as error:
+        logger.info("spots have no colours of cells: %s", error)
+        return found
+    for name, values in labels.items():
+        if name is None or values is None:
+            continue
+        parts = [resembling(cells, pd.Categorical(values[subject.rows]), spots) for spots in slides]
+        if kept := [part for part in parts if part is not None]:
+            found[name] = kept
+    return found
+
+
+def _domains(placed: Reconstruction, types: pd.Categorical | None, *, seed: int) -> pd.Categorical | None:
     """Spatial domains of the layout, the largest first, where there are cells enough and Leiden is installed."""
     inside = ~placed.outside
     if inside.sum() < FEWEST_FOR_DOMAINS or find_spec("leidenalg") is None:
@@ -259,7 +304,15 @@ def _domains(placed: Reconstruction, *, seed: int) -> pd.Categorical | None:
     codes[inside] = leiden(
         placed.coords[inside].astype(np.float64), n_neighbors=15, resolution=0.2, seed=seed
     )
-    return pd.Categorical.from_codes(codes, [str(i) for i in range(codes.max() + 1)])
+    names = [str(i) for i in range(codes.max() + 1)]
+    if types is not None:
+        shares = pd.crosstab(codes[inside], types.astype(object)[inside], normalize="index")
+        shares = shares.reindex(range(len(names)), fill_value=0.0)
+        names = [
+            domain_name(i, str(shares.columns[row.argmax()]), row.max()) if row.any() else str(i)
+            for i, row in enumerate(shares.to_numpy())
+        ]
+    return pd.Categorical.from_codes(codes, names)
 
 
 def _domains_note(domains: pd.Categorical | None, subject: Subject, *, seed: int) -> str:

@@ -14,40 +14,46 @@ from spatialgears.metrics.wording import MAIN, MORE, NOT_SCORES
 from spatialgears.plotting import palette
 from spatialgears.report.content import ReportContent, Section, SelfCheck
 from spatialgears.report.encode import DOMAIN
+from spatialgears.text import number
 
 LONG_TABLE = 20
+SHOWN_WARNINGS = 3
+LEVELS = {
+    "good": "Good",
+    "fair": "Fair",
+    "weak": "Weak",
+    "none": "No signal",
+    "unknown": "Not checked",
+}
 
 
-def facts(content: ReportContent) -> str:
-    """The few numbers one wants first."""
-    rows = [("cells placed", f"{len(content.coords):,}")]
-    if content.slides:
-        rows.append(("slides" if len(content.slides) > 1 else "slide", f"{len(content.slides):,}"))
-        rows.append(("spots", f"{sum(len(slide.coords) for slide in content.slides):,}"))
-    if content.domains is not None:
-        rows.append(("domains", f"{pd.Series(content.domains).nunique():,}"))
-    if content.uncertainty is not None:
-        radius = np.asarray(content.uncertainty)
-        known = f" ({_median(radius)} × {content.unit})" if content.spacing else ""
-        rows.append((f"median 90% radius, {_radius_unit(content)}{known}", _radius(content, radius)))
+def verdict(content: ReportContent) -> str:
+    """How far to trust the map, in one sentence, with the way to the warnings."""
+    words = content.verdict or "How good this map is, is unknown: it was not checked."
+    more = ""
+    if content.warnings:
+        more = f' <a href="#brief">{escape(number(len(content.warnings), "warning"))}</a>'
+    level = f'<b class="level {content.level}">{escape(LEVELS[content.level])}</b>'
+    return f'<p class="verdict">{level} {escape(words)}{more}</p>'
+
+
+def numbers(content: ReportContent) -> str:
+    """The few numbers that matter."""
+    rows = content.numbers or [("Cells placed", f"{len(content.coords):,}")]
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in rows)
 
 
-def summary(content: ReportContent) -> str:
-    """The summary in words."""
-    if not content.summary:
-        return "<p>No summary was given.</p>"
-    lead, *rest = content.summary
-    return f'<p class="lead">{escape(lead)}</p>' + (f"<p>{escape(' '.join(rest))}</p>" if rest else "")
-
-
 def warnings(content: ReportContent) -> str:
-    """One call-out per warning."""
+    """The gravest warnings in full, the others to be opened."""
     if not content.warnings:
-        return '<p class="fine">No warnings were raised.</p>'
-    title = "1 warning" if len(content.warnings) == 1 else f"{len(content.warnings)} warnings"
-    items = "".join(f"<li>{escape(text)}</li>" for text in content.warnings)
-    return f'<div class="warning" role="note"><h3>{title}</h3><ul>{items}</ul></div>'
+        return '<p class="fine">No warnings.</p>'
+    items = [f"<li>{escape(text)}</li>" for text in content.warnings]
+    first, rest = items[:SHOWN_WARNINGS], items[SHOWN_WARNINGS:]
+    more = ""
+    if rest:
+        more = f"<details><summary>{len(rest)} more</summary><ul>{''.join(rest)}</ul></details>"
+    title = number(len(items), "warning").capitalize()
+    return f'<div class="warning" role="note"><h3>{title}</h3><ul>{"".join(first)}</ul>{more}</div>'
 
 
 def inputs(content: ReportContent) -> str:
@@ -66,9 +72,9 @@ def self_checks(content: ReportContent) -> str:
     if not content.self_check:
         return "<p>No self-check was made, so nothing here says how far to trust the map.</p>"
     about = (
-        "<p>Dissociated cells have no known place. These figures come from spots whose place is known but "
-        "was kept from the model, beside a simple reference that looks up the most similar spots.</p>"
-        '<p class="hint">↑ higher is better, ↓ lower is better; the better of the two is bold.</p>'
+        "<p>The true positions of dissociated cells are unknown. These scores come from held-out spots, whose positions are "
+        "known but were hidden from the model. Beside them stands a simple reference that looks up the most similar "
+        "spots.</p>"
     )
     return f'{about}<div class="checks">{"".join(map(_self_check, content.self_check))}</div>'
 
@@ -78,11 +84,13 @@ def _self_check(check: SelfCheck) -> str:
     main = [name for name in MAIN if name in check.model]
     more = [name for name in MORE if name in check.model]
     more += [name for name in check.model if name not in known and name not in NOT_SCORES]
-    words = f'<p class="verdict">{escape(check.words)}</p>' if check.words else ""
-    body = _scores(check, main, check.title)
+    words = f"<p>{escape(check.words)}</p>" if check.words else ""
+    hint = '<p class="hint">↑ higher is better, ↓ lower is better; the better of the two is bold.</p>'
+    body = hint + _scores(check, main, check.title) if main else ""
     if more:
-        body += f"<details><summary>More metrics</summary>{_scores(check, more, 'More metrics')}</details>"
-    return f'<article class="card"><h3>{escape(check.title)}</h3>{words}{body}</article>'
+        body += f"<h4>More metrics</h4>{_scores(check, more, 'More metrics')}"
+    table = f"<details><summary>Scores</summary>{body}</details>" if body else ""
+    return f'<article class="card"><h3>{escape(check.title)}</h3>{words}{table}</article>'
 
 
 def _scores(check: SelfCheck, names: Sequence[str], label: str) -> str:
@@ -114,7 +122,7 @@ def _score(value: float | None, better: bool) -> str:
 
 
 def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
-    """One row per domain: how many cells, how sure, and what it has more of than the rest."""
+    """One row per domain: how many cells, how sure, and of which types most of them are."""
     if content.domains is None:
         return ""
     coded = palette.encode(pd.Series(content.domains))
@@ -125,7 +133,7 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
     )
     titles = ["Domain", "Cells", "Share"]
     titles += [f"Median 90% radius, {_radius_unit(content)}"] if content.uncertainty is not None else []
-    titles += [f"Most enriched {labels}"] if labels is not None else []
+    titles += [f"Commonest {labels}"] if labels is not None else []
     rows = []
     for code, (name, count) in enumerate(zip(coded.names, coded.counts, strict=True)):
         inside = coded.codes == code
@@ -134,23 +142,17 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
         if content.uncertainty is not None:
             row.append(_radius(content, np.asarray(content.uncertainty)[inside]))
         if labels is not None:
-            row.append(escape(_enriched(columns[labels], inside)))
+            row.append(escape(_commonest(columns[labels][inside])))
         rows.append(row)
     button = '<p><button type="button" data-color="domain">Colour the map by domain</button></p>'
     note = f"<p>{escape(content.domains_note)}</p>" if content.domains_note else ""
     return _part("domains", "Domains", note + table("Domains", titles, rows) + button)
 
 
-def _enriched(labels: pd.Series, inside: np.ndarray) -> str:
-    """The label whose share inside exceeds that among all cells by most standard deviations, with both shares."""
-    share, overall = (
-        part.dropna().astype(str).value_counts(normalize=True) for part in (labels[inside], labels)
-    )
-    if not len(share):
-        return "–"
-    spread = np.sqrt(np.maximum(overall * (1 - overall), 1e-12))
-    best = ((share - overall) / spread).dropna().idxmax()
-    return f"{best} ({share[best]:.0%}; {overall[best]:.0%} of all cells)"
+def _commonest(labels: pd.Series, most: int = 3) -> str:
+    """The commonest labels with their shares."""
+    shares = labels.dropna().astype(str).value_counts(normalize=True)[:most]
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares.items()) or "–"
 
 
 def extras(sections: Iterable[Section]) -> str:

@@ -15,6 +15,7 @@ from spatialgears.errors import InputError
 from spatialgears.expression.panel import Panel
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.runtime.seeds import numpy_rng
+from spatialgears.text import alike
 from spatialgears.validate.counts import to_csr
 
 if TYPE_CHECKING:
@@ -133,6 +134,22 @@ def require_types(cells: AnnData, types: str | None) -> None:
             f"The column {types!r} has {kinds:,} values, more than the {MOST_TYPES} types that a report can tell apart.",
             "Name the column of cell types.",
         )
+
+
+def require_genes(cells: AnnData, genes: Sequence[str]) -> list[str]:
+    """The genes to show, each once; genes that the cells do not have are refused."""
+    wanted = [genes] if isinstance(genes, str) else list(dict.fromkeys(map(str, genes)))
+    names = pd.Index(np.asarray(cells.var_names, str))
+    missing = [gene for gene in wanted if gene not in names]
+    if missing:
+        near = alike(missing[0], names)
+        raise InputError(
+            f"The cells have no gene {', '.join(map(repr, missing[:5]))}.",
+            f"Did you mean {' or '.join(map(repr, near))}?"
+            if near
+            else f"They have {', '.join(names[:5])}, ...",
+        )
+    return wanted
 
 
 def types_column(obs: pd.DataFrame) -> str | None:

@@ -21,7 +21,7 @@ from spatialgears.report import page
 from spatialgears.report.content import ReportContent
 from spatialgears.report.encode import as_script, payload
 from spatialgears.report.gather import report_content
-from spatialgears.report.subject import require_types
+from spatialgears.report.subject import require_genes, require_types
 from spatialgears.runtime.files import write_atomic
 from spatialgears.text import number
 from spatialgears.validate import input_names
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spatialgears.model import GEARS
     from spatialgears.reconstruction import Reconstruction
 
-SCRIPTS = ("page.js", "points.js", "curves.js", "report.js")
+SCRIPTS = ("page.js", "data.js", "points.js", "figure.js", "keys.js", "save.js", "curves.js", "report.js")
 
 
 def write_report(
@@ -45,6 +45,7 @@ def write_report(
     names: Sequence[str] = (),
     spatial_key: str = "spatial",
     types: str | None = None,
+    genes: Sequence[str] = (),
     layer: str | None = None,
     command: str = "",
     overwrite: bool = False,
@@ -65,6 +66,8 @@ def write_report(
         Key of ``obsm`` with the places of spots.
     types
         Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
+    genes
+        Genes that the report can show besides those that the model uses.
     layer
         Layer with the values that the model was given, or ``"raw"``; default: ``.X``.
     command
@@ -100,21 +103,23 @@ def write_report(
             f"and {number(len(placed.obs_names), 'place')} of cells that have other names or another order.",
             "Pass the same cells as to reconstruct.",
         )
-    told = input_names(names, len(slides))
-    for name, slide in zip(told, slides, strict=False):
+    titles = input_names(names, len(slides))
+    for name, slide in zip(titles, slides, strict=False):
         if spatial_key not in slide.obsm:
             raise InputError(
                 f"{name} has no obsm[{spatial_key!r}]; obsm has {lookup.listed(slide.obsm)}.",
                 "Name one of these as spatial_key.",
             )
+    taken = take_layer(cells, layer, titles[-1])
     content = report_content(
         model,
         placed,
-        take_layer(cells, layer, told[-1]),
-        slides=[take_layer(slide, layer, name) for slide, name in zip(slides, told, strict=False)],
+        taken,
+        slides=[take_layer(slide, layer, name) for slide, name in zip(slides, titles, strict=False)],
         names=names,
         spatial_key=spatial_key,
         types=types,
+        genes=require_genes(taken, genes),
         command=command,
     )
     return write_page(path, content)
@@ -152,15 +157,14 @@ def write_page(path: str | Path, content: ReportContent, *, max_cells: int = 200
         title=escape(content.title),
         digests=" ".join(map(_digest, (plotly, script))),
         style=_asset("report.css"),
-        facts=page.facts(content),
-        summary=page.summary(content),
+        verdict=page.verdict(content),
+        numbers=page.numbers(content),
         warnings=page.warnings(content),
         inputs=page.inputs(content),
         self_checks=page.self_checks(content),
         domains=page.domains(content, data["fields"]),
         extras=page.extras(content.sections),
         reproduce=page.reproduce(content),
-        unit=escape(content.unit),
         data=as_script(data),
         plotly=plotly,
         script=script,

@@ -1,8 +1,8 @@
 // Training curves, one figure for each phase.
 const gearsCurves = (() => {
   "use strict";
-  const { data, format, range } = gears;
-  const { element, plain, FONT, SOFT, CONFIG } = gearsPage;
+  const { data } = gears;
+  const { element, plain, format, range, FONT, SOFT, CONFIG } = gearsPage;
   const LINES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#857AFF"];
   const DASHES = ["solid", "dash", "dot", "dashdot"];
   const curvePlots = [];
@@ -17,6 +17,7 @@ const gearsCurves = (() => {
     return { type: "log", tickvals: kept, ticktext: kept.map(format) };
   }
   function drawCurves() {
+    if (!document.querySelector("#training details").open) return; // what is folded has no width
     for (const { plot, part } of curvePlots) {
       const axis = { zeroline: false, gridcolor: "#e8ecf0", tickfont: { size: 11, color: SOFT }, automargin: true };
       Plotly.react(plot, part.curves.map((curve, i) => ({
@@ -37,12 +38,13 @@ const gearsCurves = (() => {
     if (!parts.length) box.append(element("p", "No training history was given."));
     for (const part of parts) {
       const said = (value) => value === null ? "nothing" : format(value);
-      const told = part.curves.map(({ name, y }) => `${name} from ${said(y[0])} to ${said(y[y.length - 1])}`).join(", ");
-      const figure = element("figure"), plot = element("div", undefined, { class: "plot", role: "img", "aria-label": `${part.title}: ${told}` });
+      const words = part.curves.map(({ name, y }) => `${name} from ${said(y[0])} to ${said(y[y.length - 1])}`).join(", ");
+      const figure = element("figure"), plot = element("div", undefined, { class: "plot", role: "img", "aria-label": `${part.title}: ${words}` });
       figure.append(element("figcaption", part.title), plot);
       box.append(figure);
       curvePlots.push({ plot, part });
     }
+    document.querySelector("#training details").addEventListener("toggle", drawCurves);
     drawCurves();
   }
 

@@ -1,0 +1,84 @@
+"""How the cells lie on a slide: the rigid motion from the map's coordinates to the slide's own.
+
+A reconstruction says where the spots of each training slide lie among the cells. The slide's own coordinates of the
+same spots are known, so the pose, with its reflection, follows and need not be guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.spatial import KDTree
+
+from spatialgears.metrics.points import lay_on, spot_pitch
+
+SAME_SPOT = 0.1  # spot spacings within which two positions are one spot
+
+
+@dataclass(frozen=True, eq=False)
+class Pose:
+    """``coords @ matrix + shift`` are coordinates of the slide.
+
+    Attributes
+    ----------
+    matrix
+        (2, 2) rotation, reflection and scale.
+    shift
+        (2,) in units of the slide.
+    """
+
+    matrix: np.ndarray
+    shift: np.ndarray
+
+    def __call__(self, coords: Any) -> np.ndarray:
+        """Positions (n, 2) of the map on the slide."""
+        return np.asarray(coords, dtype=np.float64) @ self.matrix + self.shift
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the map is a mirror image of the slide."""
+        return bool(np.linalg.det(self.matrix) < 0)
+
+    def turned(self, other: Pose) -> float:
+        """Degrees between this pose and another of the same reflection, 0 to 180."""
+        cosine = np.trace(self.matrix.T @ other.matrix) / 2
+        size = np.sqrt(abs(np.linalg.det(self.matrix) * np.linalg.det(other.matrix)))
+        return float(np.degrees(np.arccos(np.clip(cosine / size, -1, 1))))
+
+    @classmethod
+    def between(cls, among_cells: Any, on_slide: Any) -> Pose:
+        """The motion that takes spots (n, 2) among the cells to their own coordinates (n, 2) on the slide."""
+        source, target = (np.asarray(part, dtype=np.float64) for part in (among_cells, on_slide))
+        x, y = source - source.mean(0), target - target.mean(0)
+        matrix = lay_on(x, y) * np.sqrt(np.square(y).sum() / np.square(x).sum())
+        return cls(matrix, target.mean(0) - source.mean(0) @ matrix)
+
+
+def fit_pose(fit: Mapping[str, Any]) -> Pose:
+    """The pose that :func:`spatialgears.analysis.register` found."""
+    return Pose(fit["scale"] * np.asarray(fit["matrix"]), np.asarray(fit["shift"]))
+
+
+def known_poses(
+    among_cells: Sequence[Any], measured: Sequence[Any], given: Sequence[Any]
+) -> list[Pose | None]:
+    """The pose for each given slide, (m, 2) coordinates; None for one that the model was not fitted on.
+
+    Parameters
+    ----------
+    among_cells
+        Per training slide (n, 2): where its spots lie among the cells, from a reconstruction.
+    measured
+        Per training slide (n, 2): the same spots in the slide's own coordinates.
+    given
+        Per slide of the report (m, 2): coordinates of its spots.
+    """
+    found: list[Pose | None] = []
+    for coords in given:
+        tree, limit = KDTree(coords), SAME_SPOT * spot_pitch(coords)
+        match = next((i for i, spots in enumerate(measured) if tree.query(spots)[0].max() <= limit), None)
+        found.append(None if match is None else Pose.between(among_cells[match], measured[match]))
+    return found
