@@ -175,10 +175,14 @@ def _tasks(request: Request) -> Iterator[tuple[Task, str]]:
     known = {**DEMO, **(PUBLIC if request.data else {})}
     chosen = [name for name in known if not request.task or any(text in name for text in request.task)]
     if not chosen:
-        raise InputError(f"No task is called {' or '.join(request.task)}.", f"There are: {'; '.join(known)}.")
+        more = "" if request.data else f"; with --data also {'; '.join(PUBLIC)}"
+        raise InputError(
+            f"No task is called {' or '.join(request.task)}.", f"There are: {'; '.join(known)}{more}."
+        )
+    for name in chosen:
+        configured(known[name][0], request.values)  # refuses wrong values before anything runs
     for name in chosen:
         preset, tasks = known[name]
-        configured(preset, request.values)  # refuses wrong values before anything runs
         yield from ((task, preset) for task in tasks(request.data, 0))
 
 
