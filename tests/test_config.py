@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import importlib
 import json
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from spatialgears.config import Config
+from spatialgears.config import Config, listing
 from spatialgears.config.removed import FIXED, FIXED_FOR_PATCHES, REMOVED_VALUES
 from spatialgears.errors import ConfigError
 
@@ -242,3 +243,26 @@ def test_keys_of_the_mixed_patches_matter_to_patches_alone(key):
 def test_a_removed_value_is_refused_with_those_that_remain(key, value):
     with pytest.raises(ConfigError, match=rf"{key} = '{value}': this value was removed; use"):
         Config().with_values({key: value})
+
+
+def test_settings_are_few_and_every_field_is_described():
+    fields = list(listing.rows())
+    settings = [row for row in fields if row.role == "setting"]
+    assert len(fields) <= 90 and len(settings) <= 25
+    assert all(row.description for row in fields) and all(row.when for row in settings)
+    assert {row.role for row in fields} == {"setting", "constant"}
+
+
+def test_a_field_exists_because_presets_differ_or_there_is_a_reason_to_set_it():
+    """The others vary in the benchmark: the refiner and the weights of patches; or are one end of a range."""
+    fixed = {
+        row.key
+        for row in listing.rows()
+        if row.role == "constant" and len({json.dumps(value) for value in row.values.values()}) == 1
+    }
+    assert fixed == {"geometry.refiner", "assembly.reliability", "supervision.n_min"}
+
+
+def test_the_page_of_settings_is_up_to_date():
+    found = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert found == listing.page(), "run python -m spatialgears.config.listing > docs/settings.md"

@@ -22,9 +22,9 @@ Weight = Annotated[float, Field(ge=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-def setting(default: Any, description: str) -> Any:
-    """A field that users have reasons to set."""
-    return Field(default, description=description, json_schema_extra={"role": "setting"})
+def setting(default: Any, description: str, *, when: str) -> Any:
+    """A field that users have a reason to set, which is given as ``when``."""
+    return Field(default, description=description, json_schema_extra={"role": "setting", "when": when})
 
 
 def constant(default: Any, description: str) -> Any:
@@ -39,14 +39,26 @@ class _Stage(BaseModel):
 class ExpressionConfig(_Stage):
     """Stage A (section 3.1): gene panel, views and the shared encoder f_theta."""
 
-    n_genes: Count = setting(2000, "largest number of genes in the panel, the most spatial first")
+    n_genes: Count = setting(
+        2000,
+        "largest number of genes in the panel, the most spatial first",
+        when="you have few spots and many genes, or too little memory: fewer",
+    )
     gene_selection: Literal["moran", "variable"] = setting(
-        "moran", "how genes are ranked: by Moran's I on the slides, or by variability on slides and cells"
+        "moran",
+        "how genes are ranked: by Moran's I on the slides, or by variability on slides and cells",
+        when="Moran's I cannot be measured, as with very few spots: `variable`",
     )
     gene_agreement: bool = setting(
-        True, "weight genes by how well their co-expression agrees, where slides and cells differ"
+        True,
+        "weight genes by how well their co-expression agrees, where slides and cells differ",
+        when="all genes should count as on the slides: `false`",
     )
-    max_steps: Count = setting(300, "training steps of the encoder at most")
+    max_steps: Count = setting(
+        300,
+        "training steps of the encoder at most",
+        when="its loss in the report still falls at the end: more",
+    )
     gene_weights: Literal["moran", "none"] = constant(
         "moran", "weight of a gene: the square root of Moran's I, or 1"
     )
@@ -123,27 +135,39 @@ class SupervisionConfig(_Stage):
 class GeometryConfig(_Stage):
     """Stage C (sections 3.3 and 3.4): context encoder, generator, residual diffusion refiner."""
 
-    steps: Count = setting(1000, "training steps of each generator at most")
+    steps: Count = setting(
+        1000,
+        "training steps of each generator at most",
+        when="the training curves in the report still fall at the end: more",
+    )
     views: Annotated[int, Field(ge=0)] = setting(
         900,
         "a cross-fitted generator is trained until each spot was seen about this often; 0: for all its steps",
+        when="the curves still fall at the end, and one slide has fewer than 800 spots: more",
     )
     crossfit: Annotated[int, Field(ge=0, le=20)] = setting(
         3,
         "generators that are averaged, each trained without a different part of the spots (a tenth or less). The held-out "
         "spots are used for early stopping, the self-check and the radii. 0: one generator, trained on all spots",
+        when="accuracy matters more than time: more. With 0 there are no radii, and no self-check on spots",
     )
     slide_steps: Annotated[int, Field(ge=0)] = setting(
         400,
         "with several slides: training steps of models that each leave out one slide. They decide how long the others are "
         "trained, and feed the self-check. 0: no such models",
+        when="the score on the left-out slide still rises at the end: more. You need no check on whole slides: 0",
     )
     nearest: bool = setting(
         True,
         "move each cell towards its most similar spots near the generators' position; held-out spots choose the search "
         "radius, so crossfit is needed",
+        when="you want the generators' own coordinates: `false`",
     )
-    eval_every: Count = setting(50, "steps between checkpoints, and between evaluations on held-out spots")
+    eval_every: Count = setting(
+        50,
+        "steps between checkpoints, and between evaluations on held-out spots",
+        when="runs are interrupted often: fewer",
+    )
     inputs: Literal["expression", "embedding"] = constant(
         "expression", "what the generators see: weighted expression, or stage A's frozen embedding Z"
     )
@@ -215,27 +239,43 @@ class AssemblyConfig(_Stage):
         "auto",
         "auto: all cells in one pass through the networks, or in large parts if that needs more than memory_gb; "
         "one-shot: always one pass; patches: the paper's stitched patches",
+        when="you study the published method: `patches`",
     )
     memory_gb: Annotated[float, Field(gt=0)] = setting(
-        1.0, "auto: memory that one pass over all cells may take"
+        1.0,
+        "auto: memory that one pass over all cells may take",
+        when="`gears check` says that memory is short: less. The machine has plenty: more",
     )
     core_cells: Annotated[int, Field(ge=100)] = setting(
-        20_000, "auto: cells at most that are placed first, if the others are placed in parts"
+        20_000,
+        "auto: cells at most that are placed first, if the others are placed in parts",
+        when="parts need too much memory: fewer",
     )
     samples: Annotated[int, Field(ge=0, le=1000)] = setting(
-        4, "layouts drawn in addition to the best guess; 0: none, and the refiner's result is the best guess"
+        4,
+        "layouts drawn in addition to the best guess; 0: none, and the refiner's result is the best guess",
+        when="you need to know which other layouts are plausible: more",
     )
     sample_cells: Annotated[int, Field(ge=0)] = setting(
-        50_000, "no samples are drawn of more cells than this: each sample costs many passes"
+        50_000,
+        "no samples are drawn of more cells than this: each sample costs many passes",
+        when="you need samples of more cells and have the time: more",
     )
     spacing: Fraction = setting(
         0.8,
         "how far cells are moved to fill the slides' footprint evenly, as a share of the way; 0: not at all",
+        when="the cells are only a part of the tissue, such as one sorted type: 0",
     )
     spacing_reach: Annotated[float, Field(gt=0)] = setting(
-        0.15, "limit of that move: root mean square over the cells, in RMS radii of the slides"
+        0.15,
+        "limit of that move: root mean square over the cells, in RMS radii of the slides",
+        when="an even density matters more than distances: 1",
     )
-    spacing_cells: Count = setting(200, "fewer cells than this do not fill a tissue, and are not moved")
+    spacing_cells: Count = setting(
+        200,
+        "fewer cells than this do not fill a tissue, and are not moved",
+        when="you have few cells that come from all over the tissue: fewer",
+    )
     steps: Annotated[int, Field(ge=0, le=10_000)] = constant(6, "Heun steps of the refiner; 0: no refinement")
     sigma_start: Annotated[float, Field(gt=0, le=100)] = constant(
         1.0, "noise level at which the refiner starts, in units of sigma_data,resid"
@@ -259,26 +299,35 @@ class Config(_Stage):
     200
     """
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = setting(0, "decides everything random")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = setting(
+        0, "decides everything random", when="you want to see how much of a result is chance"
+    )
     threads: Annotated[int, Field(ge=0, le=1024)] = setting(
-        0, "CPU threads; 0: as many as this process may use, at most 8"
+        0, "CPU threads; 0: as many as this process may use, at most 8", when="you share the machine: fewer"
     )
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = setting(
-        "cpu", "where networks are trained: cpu, cuda (NVIDIA), mps (Apple), or auto for what is there"
+        "cpu",
+        "where networks are trained: cpu, cuda (NVIDIA), mps (Apple), or auto for what is there",
+        when="you have a GPU",
     )
     devices: Annotated[int, Field(ge=1)] = setting(
-        1, "processes per machine, one per GPU if there are GPUs; --devices sets it"
+        1,
+        "processes per machine, one per GPU if there are GPUs; `--devices` sets it",
+        when="you have several GPUs",
     )
     num_nodes: Annotated[int, Field(ge=1)] = setting(
-        1, "machines, under SLURM or torchrun; --num-nodes sets it"
+        1, "machines, under SLURM or torchrun; `--num-nodes` sets it", when="you use a cluster"
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = setting(
-        "32-true", "number format of training; bf16-mixed and 16-mixed are faster on GPUs that support them"
+        "32-true",
+        "number format of training",
+        when="your GPU supports `bf16-mixed` or `16-mixed`, which are faster",
     )
     compile: bool = setting(
         False,
         "compile stage C's training steps with torch.compile, which needs minutes at the start and a C++ compiler; "
         "dropout is drawn differently, so results change as with a different seed",
+        when="training takes hours; `gears bench scaling` prints the gain",
     )
     expression: ExpressionConfig = ExpressionConfig()
     supervision: SupervisionConfig = SupervisionConfig()
