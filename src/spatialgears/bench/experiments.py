@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from spatialgears.bench import embedding, filling, patches, refiner, registration, scaling, speed, tables
+from spatialgears.bench import (
+    cell_check,
+    embedding,
+    filling,
+    patches,
+    refiner,
+    registration,
+    scaling,
+    speed,
+    tables,
+)
 from spatialgears.bench.comparisons import COMPARISONS
 from spatialgears.bench.fitted import ONE_PRESET
 from spatialgears.bench.request import Experiment
@@ -35,6 +45,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         refiner.run,
     ),
     "filling": Experiment("accuracy and spacing by strength of even filling", _BY_SEED, filling.run),
+    "cell-check": Experiment(
+        "whether the check on cells by kept-out genes predicts accuracy, beside the check on held-out spots",
+        ONE_PRESET | {"task"},
+        cell_check.run,
+    ),
     "registration": Experiment(
         "distance of registered cells from their true positions, in spot pitches",
         ONE_PRESET,

@@ -65,6 +65,12 @@ def _her2st(patient: str) -> Entry:
 
 #: The sets by name; ``docs/data.md`` says where their files are from.
 REGISTRY: dict[str, Entry] = {
+    "mouse_embryos": Entry(
+        "mouse embryos, seqFISH cells of two embryos in two slices each (Lohoff 2022): place one slice from the others",
+        {name: f"mouse_atlas/{name}_seqfish_counts.h5ad" for name in ("E1z2", "E1z5", "E3z2", "E3z5")},
+        heldout="E3z2",
+        labels=(("celltype", "cell_type"),),
+    ),
     "mouse_atlas": Entry(
         "mouse embryo, seqFISH cells placed from their pseudo-Visium spots (Lohoff 2022)",
         {"E1z2": "mouse_atlas/E1z2_stem_pseudovisium.h5ad"},
@@ -110,7 +116,7 @@ def load(name: str, root: str | Path | None = None, *, heldout: str | None = Non
     Parameters
     ----------
     name
-        A key of ``REGISTRY``: mouse_atlas, her2st_A, her2st_D, her2st_E, dlpfc, starmap_mpfc,
+        A key of ``REGISTRY``: mouse_embryos, mouse_atlas, her2st_A, her2st_D, her2st_E, dlpfc, starmap_mpfc,
         seqfish_tasic, hscc.
     root
         The folder the sets lie in; by default what the environment variable ``SPATIALGEARS_DATA`` says.

@@ -1,0 +1,77 @@
+"""Whether the check on cells predicts accuracy: the runs, the rows that are kept, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spatialgears.bench import cell_check
+from spatialgears.bench.request import Request
+
+
+def row(true: float, r: float, spots: float, verdict: str = "fair", run: str = "tissue 1", random=("none",)):
+    figures = {"se": 0.01, "reference": 0.8, "shuffled": 0.0, "ceiling": 0.9, "n_genes": 50}
+    return {
+        "run": run, "true spearman": true, "r": r, "verdict": verdict, "spots": spots, "spots' verdict": "good",
+        "random": list(random), **figures,
+    }  # fmt: skip
+
+
+def test_the_runs_range_from_easy_to_hopeless(monkeypatch):
+    monkeypatch.setattr(cell_check, "SMALL", {"n_cells": 60, "n_genes": 60, "n_sections": 1, "spots": 60})
+    tasks = {task.name: task for task in cell_check.simulated(None, 0)}
+    assert len(tasks) == 33 and len({task.fingerprint() for task in tasks.values()}) == 33
+    plain = tasks["tissue 1, shift 1"]
+    random, places = tasks["tissue 1, random cells"], tasks["tissue 1, random places"]
+    before, after = plain.cells.X.toarray(), random.cells.X.toarray()
+    np.testing.assert_array_equal(
+        np.sort(before, axis=0), np.sort(after, axis=0)
+    )  # each gene keeps its values
+    assert (before != after).mean() > 0.2
+    assert (plain.slides[0].X != places.slides[0].X).nnz == 0
+    assert not np.array_equal(plain.slides[0].obsm["spatial"], places.slides[0].obsm["spatial"])
+    other = tasks["tissue 1, cells of another tissue"]
+    assert list(other.cells.var_names) == list(plain.cells.var_names)
+    assert not np.array_equal(other.truth, plain.truth)
+
+
+def test_rank_correlation_and_hopeless_runs_are_counted():
+    rows = [
+        row(0.9, 0.7, 0.9, "good"),
+        row(0.5, 0.4, 0.95),
+        row(0.2, 0.1, 0.92, "weak", random=("fair",)),
+        row(0.0, 0.0, 0.91, "none", run="tissue 1, random cells", random=("weak",)),
+        row(0.4, float("nan"), 0.9, "not checked"),
+    ]
+    found = cell_check.summary(rows)
+    assert found["runs"] == 5 and found["checked"] == 4
+    assert found["rank correlation with truth"]["r"] == pytest.approx(1)
+    assert found["rank correlation with truth"]["held-out spots"] == pytest.approx(-0.2)
+    assert (found["hopeless"], found["hopeless that passed"], found["hopeless called weak"]) == (6, 1, 1)
+    assert found["true spearman by verdict"]["good"] == [0.9, 0.9, 0.9]
+    assert "that passed: 1 of 6 (and 1 called weak)" in cell_check.words(found)
+    assert len(cell_check.drawn(rows).axes) == 2
+
+
+def test_a_run_is_kept_and_not_repeated(small_config, tmp_path, monkeypatch):
+    small = {"n_cells": 120, "n_genes": 60, "n_sections": 1, "spots": 80}
+    monkeypatch.setattr(cell_check, "SMALL", small)
+    monkeypatch.setattr(Request, "config", lambda self, preset: small_config)
+    request = Request(out=tmp_path, simulated=True, task=["tissue 2, shift 1"])
+    told = []
+    outcome = cell_check.run(request, told.append)
+    (found,) = outcome.found["rows"]
+    assert (
+        found["run"] == "tissue 2, shift 1" and len(told) == 1 and len(found["random"]) == cell_check.RANDOM
+    )
+    assert set(found["random"]) <= {"none", "not checked"}
+
+    def refuse(task, config):
+        raise RuntimeError("it was measured before")
+
+    monkeypatch.setattr(cell_check, "measured", refuse)
+    assert cell_check.run(request, told.append).found == outcome.found
+    with pytest.raises(RuntimeError):
+        cell_check.run(replace(request, task=["tissue 3, shift 1"]), told.append)
