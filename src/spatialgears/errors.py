@@ -1,12 +1,20 @@
-"""Errors that teach: what was expected, what was found, what to do next."""
+"""Errors that say what was expected, what was found, and what to do next."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from spatialgears.text import plain
+
 
 class GearsError(Exception):
-    """Anything spatialgears refuses or cannot go on with; the command line prints it without a traceback."""
+    """Anything spatialgears refuses or cannot continue with; the command line prints it without a traceback.
+
+    Control characters of names that a message quotes are written out, so that they do not steer a terminal.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(plain(message))
 
 
 class InputError(GearsError, ValueError):
@@ -31,7 +39,7 @@ class InputError(GearsError, ValueError):
     """
 
     def __init__(self, problem: str, advice: str = "") -> None:
-        self.problem, self.advice = problem, advice
+        self.problem, self.advice = plain(problem), plain(advice)
         super().__init__(f"{problem}\n  What to do: {advice}" if advice else problem)
 
 
@@ -40,7 +48,7 @@ class ConfigError(InputError):
 
 
 class TrainingError(GearsError, RuntimeError):
-    """Training cannot go on, for example because a loss is no longer finite."""
+    """Training cannot continue, for example because a loss is no longer finite."""
 
 
 class RunError(GearsError, RuntimeError):

@@ -21,6 +21,7 @@ from spatialgears.pipeline.fitted import Fitted
 from spatialgears.pipeline.kept_out import check_cells
 from spatialgears.pipeline.place import Placement, place
 from spatialgears.pipeline.prepare import Prepared, prepare
+from spatialgears.pipeline.schema import check_facts, expected_tensors
 from spatialgears.pipeline.self_check import SelfCheck
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.runtime.processes import is_first
@@ -333,7 +334,7 @@ class GEARS:
         >>> import spatialgears as sg
         >>> model = sg.GEARS.load("out/model")  # doctest: +SKIP
         """
-        stored = store.load_model(folder)
+        stored = store.load_model(folder, store.Schema(check_facts, expected_tensors))
         model = cls(stored.config)
         try:
             model._fitted = Fitted.restore(stored)

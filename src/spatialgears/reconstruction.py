@@ -18,7 +18,7 @@ from spatialgears.assembly.distances import dense_distances, nearest_cells, neig
 from spatialgears.errors import InputError
 from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.runtime.files import write_atomic
-from spatialgears.text import number
+from spatialgears.text import not_a_formula, number
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -247,7 +247,8 @@ class Reconstruction:
             The cells, in the order they were given; not modified. If they are on disk, so they stay: the file or zarr
             folder is copied, ``.X`` and layers as they are, and what :meth:`to_adata` adds is added to the copy.
         path
-            The file to write. A ``.csv`` has the columns cell, x, y, radius50, radius90 and outside.
+            The file to write. A ``.csv`` has the columns cell, x, y, radius50, radius90 and outside. A name that a
+            spreadsheet would take for a formula, since it begins with ``= + - @``, has an apostrophe before it.
         source
             Where the cells were read from. An ``.h5ad`` file or ``.zarr`` folder is then copied, as those on disk are: what
             was not read of it, such as other layers, is kept.
@@ -268,7 +269,8 @@ class Reconstruction:
                 f"Expected a name that ends in .h5ad or .csv, found {path}.", "Choose one of them."
             )
         if suffix == ".csv":
-            columns = (self.obs_names, *self.coords.T, self.radius50, self.radius90, self.outside)
+            names = [not_a_formula(str(name)) for name in self.obs_names]
+            columns = (names, *self.coords.T, self.radius50, self.radius90, self.outside)
             table = pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
             write_atomic(path, table.to_csv(index=False))
             return

@@ -1,9 +1,29 @@
-"""Quantities in words, as messages tell them."""
+"""Quantities and names in words, as messages show them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+#: What is not text: control characters, which can steer a terminal, and marks that turn the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    r"""The text with control characters, but for tabs and line ends, written out: ``\x1b[31m``."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def holds_control(name: str) -> bool:
+    """Whether a name holds a control character, tabs and line ends among them."""
+    return bool(_CONTROL.search(name)) or "\n" in name or "\t" in name
+
+
+def not_a_formula(name: str) -> str:
+    """A :func:`plain` name for a table: one that a spreadsheet would compute (``= + - @``) comes after an apostrophe."""
+    name = plain(name)
+    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t")) else name
 
 
 def duration(seconds: float) -> str:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -23,6 +25,11 @@ from spatialgears.cli.help import Command, Group
 from spatialgears.cli.run import demo, fit, reconstruct, report, run
 from spatialgears.cli.simulate import simulate
 from spatialgears.errors import GearsError, InputError, RunError
+from spatialgears.runtime.logs import PlainFormatter
+from spatialgears.text import plain
+
+#: What a disk says that is full.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="gears",
@@ -53,9 +60,9 @@ def _common(
     ] = False,
 ) -> None:
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s", force=True
-    )
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(PlainFormatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[shown], level=logging.WARNING, force=True)
     logging.getLogger("spatialgears").setLevel(level)
 
 
@@ -65,20 +72,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in given
     # notebooks hand on a backend of their own, which may not be installed here
     os.environ["MPLBACKEND"] = "Agg"
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # names may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     given = [*(["--debug"] if debug else []), *(one for one in given if one != "--debug")]
     try:
-        app(args=given, prog_name="gears")
+        try:
+            app(args=given, prog_name="gears")
+        finally:
+            sys.stdout.flush()  # now, and not when nobody can say any more that it failed
     except Exception as error:
         if debug:
             raise
         raise SystemExit(_explain(error, as_json="--json" in given)) from None
 
 
+def _open_closed_streams() -> None:
+    """Put nothing where standard streams are closed: the next file to be opened would become one, and be written to."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
+
+
 def _explain(error: Exception, *, as_json: bool) -> int:
     """Tell of an error on standard error, for machines also as JSON on standard output; the exit code."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in (*NO_ROOM, errno.EIO):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left there is not tried again
+        error = RunError(
+            f"Standard output could not be written: {error.strerror}. Free some space where it goes; files that were "
+            "complete are as they were."
+        )
     if isinstance(error, OSError) and error.filename is not None:
         error = InputError(
             f"{str(error.filename)[:200]} cannot be used: {error.strerror}.",
@@ -90,10 +117,12 @@ def _explain(error: Exception, *, as_json: bool) -> int:
             "--preset quick; `gears check` tells what a run takes."
         )
     known = isinstance(error, GearsError)
-    text = str(error) if known else f"unexpected {type(error).__name__}: {error}"
-    typer.echo(f"Error: {text}", err=True)
-    if not known:
-        typer.echo("  This should not happen. Run again with --debug to see where it did.", err=True)
-    if as_json:
-        typer.echo(json.dumps({"error": text}))
+    text = str(error) if known else plain(f"unexpected {type(error).__name__}: {error}")
+    with suppress(OSError):  # nobody listens
+        typer.echo(f"Error: {text}", err=True)
+        if not known:
+            typer.echo("  This should not happen. Run again with --debug to see where it did.", err=True)
+    with suppress(OSError):
+        if as_json:
+            typer.echo(json.dumps({"error": text}))
     return 2 if isinstance(error, InputError) else 1

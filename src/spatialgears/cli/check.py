@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spatialgears.cli import options, output
-from spatialgears.text import duration, size
+from spatialgears.text import duration, plain, size
 
 if TYPE_CHECKING:
     from spatialgears.check import CheckReport
@@ -93,7 +93,7 @@ def _show(report: CheckReport) -> None:
         {"time": duration(report.cost.seconds), "memory": size(report.cost.peak_bytes)},
     )
     typer.echo(
-        "\n".join(["Warnings", *(f"  - {text}" for text in report.warnings)])
+        plain("\n".join(["Warnings", *(f"  - {text}" for text in report.warnings)]))
         if report.warnings
         else "No warnings."
     )

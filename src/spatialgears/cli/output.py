@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+from spatialgears.text import plain
+
 
 def emit_json(value: Any) -> None:
     """Write strict JSON to standard output; what is not a number becomes null."""
@@ -45,7 +47,7 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+    return f"{value:,.4g}" if isinstance(value, float) else plain(str(value))
 
 
 def _plain(value: Any) -> Any:

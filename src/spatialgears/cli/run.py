@@ -16,6 +16,7 @@ import typer
 from spatialgears.cli import launch, options, output
 from spatialgears.errors import InputError
 from spatialgears.runtime.progress import ProgressView
+from spatialgears.text import plain
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -353,9 +354,9 @@ def _place(model: GEARS, cells: AnnData, *, normalised: bool) -> Reconstruction:
 
 def _tell_checks(sentences: list[str], warnings: list[str]) -> None:
     for sentence in sentences:
-        typer.echo(sentence)
+        typer.echo(plain(sentence))
     if warnings:
-        typer.echo("\n".join(["Warnings", *(f"  - {text}" for text in warnings)]))
+        typer.echo(plain("\n".join(["Warnings", *(f"  - {text}" for text in warnings)])))
 
 
 def _tell(folder: RunFolder, *, as_json: bool) -> None:

@@ -177,7 +177,7 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
             parts: dict[str, Any] = {room: dict(getattr(whole, room)) for room in rooms}
             with _repeated_names():
                 whole = AnnData(whole.X, obs, var, raw=raw, **parts)
-        whole.write_h5ad(temporary, compression="gzip", convert_strings_to_categoricals=False)
+        stored.write_parts(whole, temporary)
 
 
 def plain_text(frame: pd.DataFrame) -> pd.DataFrame:
@@ -226,7 +226,6 @@ def add_to_h5ad(
     ``path`` is complete, or not there. Genes that ``added`` names by a column of ``var`` get these names; otherwise ``var``
     stays as it is, as where ``added`` has the genes of ``.raw``. A source whose fingerprint is not ``digest`` is refused.
     """
-    import h5py
     from anndata.io import read_elem, write_elem
 
     from spatialgears.runtime.files import atomic_path, fingerprint
@@ -240,7 +239,7 @@ def add_to_h5ad(
                 "Run again, so that the new file is read.",
             )
         vet_hdf5(temporary, room_for(temporary), backed=True)
-        with h5py.File(temporary, "r+") as file:
+        with stored.open_to_write(temporary, "r+") as file:
             held = read_elem(file["obs"]).index.astype(str)
             if len(held) != added.n_obs:
                 raise InputError(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy import sparse
@@ -115,17 +118,85 @@ def store_at(path: str | Path) -> Path | None:
     return None
 
 
-def copy_as_h5ad(source: Path, target: Path) -> None:
-    """Copy a file as it is, or a zarr folder into HDF5, a part of a matrix at a time."""
+class _Patient(io.RawIOBase):
+    """A file that keeps its failure for later: HDF5 ends the process if it is told of one.
+
+    After the first failure nothing more is written.
+    """
+
+    def __init__(self, file: io.FileIO) -> None:
+        self.error: OSError | None = None
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        try:
+            while len(left) and self.error is None:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._file.readinto(buffer) or 0
+        memoryview(buffer).cast("B")[found:] = bytes(len(buffer) - found)  # what was not written any more
+        return len(buffer)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return self._file.truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
+
+
+@contextmanager
+def open_to_write(path: Path, mode: Literal["w", "r+"]) -> Iterator[Any]:
+    """An HDF5 file to write to; a disk that is full is an OSError, once the file is closed."""
     import h5py
 
+    with io.FileIO(path, "r+" if mode == "r+" else "w+") as file:
+        patient = _Patient(file)
+        try:
+            with h5py.File(patient, mode) as opened:
+                yield opened
+        except Exception as error:
+            if patient.error is not None:
+                raise patient.error from error
+            raise
+        if patient.error is not None:
+            raise patient.error
+
+
+def write_parts(adata: AnnData, path: Path) -> None:
+    """Write an AnnData in memory to an HDF5 file, packed."""
+    from anndata.io import write_elem
+
+    packed: dict[str, Any] = {"dataset_kwargs": {"compression": "gzip"}}
+    with open_to_write(path, "w") as file:
+        file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        for name in ("X", "raw", "obs", "var"):
+            if getattr(adata, name) is not None:
+                write_elem(file, name, getattr(adata, name), **packed)
+        for name in ("obsm", "varm", "obsp", "varp", "layers", "uns"):
+            write_elem(file, name, dict(getattr(adata, name)), **packed)
+
+
+def copy_as_h5ad(source: Path, target: Path) -> None:
+    """Copy a file as it is, or a zarr folder into HDF5, a part of a matrix at a time."""
     if source.is_file():
         shutil.copyfile(source, target)
         return
     import zarr
 
     vet_zarr(source)
-    with h5py.File(target, "w") as file:
+    with open_to_write(target, "w") as file:
         _copy(zarr.open_group(str(source), mode="r", use_consolidated=False), file)
 
 

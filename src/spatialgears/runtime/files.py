@@ -176,9 +176,9 @@ def fingerprint(path: str | Path) -> str:
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
-    """Write a whole file or nothing."""
+    """Write a whole file or nothing. Bytes of a path that are not UTF-8 are written out in a text."""
     with atomic_path(path) as temporary:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        temporary.write_bytes(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
 
 
 def save_state(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from spatialgears.text import duration
+from spatialgears.text import duration, plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -60,7 +60,7 @@ class ProgressView:
         self._told: dict[str, float] = {}
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bars
@@ -79,8 +79,9 @@ class ProgressView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bars:
-            self._bars.stop()
+        with suppress(OSError, ValueError):
+            if self._bars:
+                self._bars.stop()
 
     def __call__(self, stage: str, done: int, total: int, values: Mapping[str, float]) -> None:
         """Show that ``done`` of ``total`` steps of a stage are behind us, and the loss, of whatever parts it is."""
@@ -103,12 +104,13 @@ class ProgressView:
             self.tell(f"{stage}: {done}/{total}, {left}" + (f", {text}" if text else ""))
 
     def tell(self, text: str) -> None:
-        """Write a line, above the bars if there are any."""
-        if self._bars:
-            self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
-            return
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        """Write a line, above the bars if there are any; one that cannot be written is lost, and the work continues."""
+        with suppress(OSError, ValueError):  # standard error is closed, or its disk is full
+            if self._bars:
+                self._bars.console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
+            elif sys.stderr is not None:
+                sys.stderr.write(plain(text) + "\n")
+                sys.stderr.flush()
 
 
 @contextmanager

@@ -6,22 +6,26 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spatialgears._version import __version__
 from spatialgears.config import Config
 from spatialgears.errors import ConfigError, InputError, RunError
 from spatialgears.runtime.files import abandoned, atomic_paths, load_state, packed_state, unfinished
+from spatialgears.storage.schema import Header, TensorSpec, check_header, check_values, read_header
 
 FORMAT = 3
 FILES = ("config.json", "weights.safetensors", "genes.txt", "meta.json")
+#: Bytes of each but the weights.
+MOST_SMALL = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,18 @@ def require_free(folder: Path, *, overwrite: bool = False) -> None:
         )
 
 
-def load_model(folder: str | Path) -> StoredModel:
-    """Read a model folder, refusing what is missing, damaged, or from a newer format."""
+class Schema(NamedTuple):
+    """What the facts and the tensors of a model must be: each raises, or says what it expects."""
+
+    facts: Callable[[Mapping[str, Any]], None]
+    tensors: Callable[[Config, Mapping[str, Any], int, Header], Mapping[str, TensorSpec]]
+
+
+def load_model(folder: str | Path, schema: Schema | None = None) -> StoredModel:
+    """Read a model folder, refusing what is missing, damaged, from a newer format, or not what ``schema`` expects.
+
+    The small files and the names and shapes of tensors are checked before any tensor is read.
+    """
     folder = Path(folder).expanduser()
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
@@ -83,29 +97,66 @@ def load_model(folder: str | Path) -> StoredModel:
             f"{folder} is not a saved model: {', '.join(missing)} missing (found: {found or 'nothing'}).",
             "Give the folder that model.save() wrote; `gears run -o out/` writes out/model.",
         )
+    weights = folder / "weights.safetensors"
     meta = _read_meta(folder / "meta.json")
-    tensors, _ = load_state(folder / "weights.safetensors")
-    strangers = [name for name in FILES[:-1] if _digest(folder / name) != meta["files"].get(name)]
-    if strangers:
+    header = read_header(weights)
+    small = {name: _read_small(folder / name) for name in ("config.json", "genes.txt")}
+    _require_same(folder, meta, {name: hashlib.sha256(data).hexdigest() for name, data in small.items()})
+    try:
+        config = Config.from_dict(json.loads(small["config.json"]))
+    except (ConfigError, ValueError, RecursionError) as error:
+        raise RunError(f"{folder / 'config.json'} cannot be used: {error}") from None
+    genes = _genes(small["genes.txt"], folder / "genes.txt")
+    expected: Mapping[str, TensorSpec] = {}
+    if schema is not None:
+        try:
+            schema.facts(meta)
+        except ValueError as error:
+            raise RunError(f"{folder / 'meta.json'} cannot be used: {error}. Fit the model again.") from None
+        expected = schema.tensors(config, meta, len(genes), header)
+        check_header(header, expected, weights)
+    _require_same(folder, meta, {weights.name: _digest(weights)})
+    tensors, _ = load_state(weights)
+    check_values(tensors, expected, weights)
+    return StoredModel(config, tensors, genes, meta)
+
+
+def _read_small(path: Path) -> bytes:
+    """A file that is small in every model."""
+    try:
+        if path.stat().st_size > MOST_SMALL:
+            raise RunError(f"{path} is too large for what it should hold. Fit the model again.")
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path} could not be read: {error.strerror}. Fit the model again.") from error
+
+
+def _require_same(folder: Path, meta: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+    """Refuse files that are not those of which ``meta`` has the digests."""
+    if strangers := [name for name, digest in digests.items() if digest != meta["files"].get(name)]:
         raise RunError(
             f"{', '.join(strangers)} in {folder} is not what was saved: it is damaged, edited, or of another model. Fit the "
             "model again."
         )
+
+
+def _genes(data: bytes, path: Path) -> NDArray[Any]:
     try:
-        config = Config.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    except ConfigError as error:
-        raise RunError(f"{folder / 'config.json'} cannot be used: {error}") from None
-    genes = (folder / "genes.txt").read_bytes().decode().removesuffix("\n").split("\n")
-    return StoredModel(config, tensors, np.array(genes), meta)
+        genes = data.decode().removesuffix("\n").split("\n")
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}). Fit the model again.") from None
+    if len(set(genes)) < len(genes) or not all(genes):
+        raise RunError(f"{path} has names that are empty or repeat. Fit the model again.")
+    return np.array(genes)
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _read_small(path).decode()
         meta = json.loads(text)
         newer, older = int(meta["format"]) > FORMAT, int(meta["format"]) < FORMAT
         dict(meta["files"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise RunError(f"{path} is damaged. Fit the model again.") from None
     if newer:
         raise RunError(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from spatialgears.errors import InputError, RunError
 from spatialgears.runtime.files import cannot_write, not_regular, open_regular, read_regular
+from spatialgears.runtime.logs import PlainFormatter
 
 try:
     import fcntl
@@ -164,7 +165,7 @@ def logged(path: Path) -> Iterator[None]:
     except OSError as error:
         raise cannot_write(path, error) from error
     onward = _Onward(package.getEffectiveLevel())
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     before, propagate = package.level, package.propagate
     package.addHandler(handler)
     if propagate:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from spatialgears.errors import InputError
-from spatialgears.text import number
+from spatialgears.text import holds_control, number
 
 #: With a larger share of repeated names an input is refused; with less, these names are left out.
 MOST_REPEATED = 0.005
@@ -59,7 +59,14 @@ def shared_genes(inputs: Sequence[Genes], min_genes: int) -> np.ndarray:
             f"  {other.name} has {len(other.var):,} genes: {_some(other.var.index)}",
             likely_cause(first, other),
         )
-    return np.sort(shared.to_numpy(dtype=str))
+    names = np.sort(shared.to_numpy(dtype=str))
+    if odd := [name for name in names if not name or holds_control(name)]:
+        raise InputError(
+            f"{number(len(odd), 'gene name')} {'is' if len(odd) == 1 else 'are'} empty or "
+            f"{'has' if len(odd) == 1 else 'have'} control characters such as line breaks, e.g. {odd[0]!r}.",
+            "Rename these genes in all inputs, or leave them out.",
+        )
+    return names
 
 
 def likely_cause(first: Genes, other: Genes) -> str:
