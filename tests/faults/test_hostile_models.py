@@ -289,7 +289,7 @@ FAST = ["panel.weights nan", "slide0.anchors huge", "confidence.bank deeper", "i
         "network half", "network longer", "fact members million", "fact checks list", "fact target text",
         "fact embedding object", "fact cell_check object", "self-check model missing", "config geometry.width = 4096",
         "config geometry.crossfit = 1000000",
-        "config expression.hidden = [10000000]", "genes twice", "genes no text", "config.json is pipe", "meta.json is sparse",
+        "config expression.embed_dim = 10000000", "genes twice", "genes no text", "config.json is pipe", "meta.json is sparse",
         "weights.safetensors is sparse", "header wide", "header long", "sparse weights"]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from spatialgears.config import Config
+from spatialgears.expression.encoder import HIDDEN
 from spatialgears.expression.guard import Guard
 from spatialgears.metrics.wording import MAIN
 from spatialgears.pipeline.cell_check import MOST_GENES, Verdict
@@ -128,7 +129,7 @@ def expected_tensors(
     from spatialgears.pipeline.fitted import build_network
 
     g, n_slides, n_spots = n_genes, int(facts["slides"]), Axis("spots of the fit", MOST_SPOTS)
-    encoder = _encoder(config, g, header) if config.geometry.uses_embedding else {}
+    encoder = _encoder(g, header) if config.geometry.uses_embedding else {}
     h = header["encoder.scale"]["shape"][0] if encoder and "encoder.scale" in header else 0
     alone = config.geometry.inputs == "embedding"
     seen = h if alone else g
@@ -181,7 +182,7 @@ def _weights(one: TensorSpec) -> TensorSpec:
     return TensorSpec(one.shape, one.dtype, -WEIGHT, WEIGHT)
 
 
-def _encoder(config: Config, g: int, header: Header) -> dict[str, TensorSpec]:
+def _encoder(g: int, header: Header) -> dict[str, TensorSpec]:
     """The encoder's three forms: an MLP on genes, a residual MLP on a linear start, and the start alone."""
     h, inputs = Axis("embedding", 10**6), g
     found = {"encoder.scale": TensorSpec((h,), low=0, high=WEIGHT)}
@@ -191,7 +192,7 @@ def _encoder(config: Config, g: int, header: Header) -> dict[str, TensorSpec]:
     if "encoder.start" in header:
         found["encoder.start"] = TensorSpec((inputs, h))
     if "encoder.mlp.0.weight" in header or "encoder.start" not in header:
-        widths: list[int | Axis] = [inputs, *config.expression.hidden, h]
+        widths: list[int | Axis] = [inputs, *HIDDEN, h]
         for i, (left, right) in enumerate(pairwise(widths)):
             found[f"encoder.mlp.{2 * i}.weight"] = TensorSpec((right, left))
             found[f"encoder.mlp.{2 * i}.bias"] = TensorSpec((right,))
