@@ -16,7 +16,8 @@ ROOT = Path(spatialgears.__file__).parent
 
 #: A module may import only from rows above its own; modules of one row do not know each other.
 LAYERS = [
-    ["_version", "errors", "text"],
+    ["_version", "text"],
+    ["errors"],
     ["config"],
     ["runtime"],
     ["metrics", "validate"],
