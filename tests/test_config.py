@@ -205,7 +205,7 @@ def test_assignments_that_do_not_parse(text):
 
 
 def test_assignments_that_contradict_each_other():
-    with pytest.raises(ConfigError, match="part of a value set before"):
+    with pytest.raises(ConfigError, match="part of a value that was set before"):
         Config().with_values(["geometry=3", "geometry.steps=3"])
 
 

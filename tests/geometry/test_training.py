@@ -9,7 +9,7 @@ import torch
 from spatialgears.errors import ConfigError, InputError, RunError, TrainingError
 from spatialgears.geometry import train_geometry
 from spatialgears.geometry.heldout import HeldOutScore
-from spatialgears.geometry.training import _Loop, _Minisets, one_cycle
+from spatialgears.geometry.training import _Minisets, _Phases, one_cycle
 from spatialgears.runtime.files import load_state
 from spatialgears.runtime.seeds import torch_rng
 from spatialgears.supervision.folds import Folds
@@ -230,7 +230,7 @@ def test_without_several_slides_nothing_is_rehearsed(tissue, tiny):
 def test_each_slide_asks_for_its_sets_up_to_a_batch(tissue, tiny, slides, sets):
     config = tiny(refiner="none", batch_size=5, slide_batch=3)
     fabric = SimpleNamespace(global_rank=0, world_size=1, to_device=lambda batch: batch)
-    loop = _Loop(tissue.draw, tissue.slides[:slides], config, 0, fabric, None, "", lambda *_: None)
+    loop = _Phases(tissue.draw, tissue.slides[:slides], config, 0, fabric, None, "", lambda *_: None)
     sampler = loop.sampler(np.ones(sum(map(len, tissue.slides[:slides])), dtype=bool))
     assert len(loop.batch(_Minisets([sampler]), 0, torch_rng(3), torch_rng(3)).coords) == sets
 
@@ -241,7 +241,7 @@ def test_the_shares_of_two_processes_make_up_the_sets_of_one(tissue, tiny, pairs
 
     def share(rank: int, size: int):
         fabric = SimpleNamespace(global_rank=rank, world_size=size, to_device=lambda batch: batch)
-        loop = _Loop(tissue.draw, tissue.slides, config, 0, fabric, None, "", lambda *_: None)
+        loop = _Phases(tissue.draw, tissue.slides, config, 0, fabric, None, "", lambda *_: None)
         sampler = loop.sampler(np.ones(sum(map(len, tissue.slides)), dtype=bool))
         return loop.batch(_Minisets([sampler]), 0, torch_rng(3), torch_rng(3, rank)).coords
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.linalg import orthogonal_procrustes
 
-from spatialgears.supervision import Pose, centre, gram, gram_factor, procrustes
+from spatialgears.supervision import Pose, centre, procrustes
 
 
 @pytest.fixture
@@ -20,39 +20,6 @@ def orthogonal(d, seed=0):
     return torch.linalg.qr(
         torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     )[0]
-
-
-def test_the_factor_reproduces_the_gram_matrix(points, mask):
-    v = gram_factor(points, 32, mask)
-    assert v.shape == (3, 20, 32)
-    torch.testing.assert_close(v @ v.mT, gram(points, mask))
-    assert (v[..., 2:] == 0).all()
-
-
-def test_the_gram_matrix_is_that_of_the_real_points_alone(points, mask):
-    y = points[1, :13] - points[1, :13].mean(0)
-    torch.testing.assert_close(gram(points, mask)[1, :13, :13], y @ y.T)
-    assert (gram(points, mask)[1, 13:] == 0).all()
-
-
-def test_targets_do_not_change_with_the_pose_of_the_slide(points, mask):
-    for seed in range(4):
-        q = orthogonal(2, seed)
-        moved = points @ q + torch.tensor([3.0, -7.0])
-        torch.testing.assert_close(gram(moved, mask), gram(points, mask))
-        torch.testing.assert_close(gram_factor(moved, 8, mask), gram_factor(points, 8, mask))
-
-
-def test_columns_of_the_factor_are_orthogonal_and_ordered(points):
-    v = gram_factor(points, 2)
-    small = v.mT @ v
-    torch.testing.assert_close(small[:, 0, 1], torch.zeros(3, dtype=torch.float64), atol=1e-9, rtol=0)
-    assert (small[:, 0, 0] >= small[:, 1, 1]).all()
-
-
-def test_a_factor_cannot_have_fewer_dimensions_than_the_points(points):
-    with pytest.raises(ValueError, match="at least 2"):
-        gram_factor(points, 1)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

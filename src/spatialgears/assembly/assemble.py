@@ -1,4 +1,4 @@
-"""Stage D in one call: from the features of all cells to their places."""
+"""Stage D in one call: from the features of all cells to their coordinates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Assembly:
     mode
         How the cells were placed.
     status
-        What happened, in words.
+        What happened, in sentences.
     diagnostics
         Numbers by name; lists where there is one for each recorded step.
     profile
@@ -82,7 +82,7 @@ def assemble(
     seed
         Decides the core, walks, long edges and the noise of every patch.
     progress
-        Called along the way.
+        Called after each step of the work.
 
     Notes
     -----
@@ -245,7 +245,7 @@ def _leading(features: FeatureRows) -> NDArray[np.float32]:
 
 
 class _Clock(Clock):
-    """Seconds by step, the network's own apart."""
+    """Seconds by step, with those of the network separately."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()

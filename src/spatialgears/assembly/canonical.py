@@ -1,4 +1,4 @@
-"""Poses: the principal plane of a geometry, canonical coordinates, and laying one layout on another."""
+"""Poses: the principal plane of a geometry, and canonical coordinates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Canonical:
-    """Coordinates in a pose that depends on the layout alone.
+    """Coordinates in a pose that depends only on the layout.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ def principal_plane(geometry: NDArray[Any]) -> tuple[NDArray[np.float64], float]
 
 
 def canonical(coords: NDArray[Any]) -> Canonical:
-    """Centre, turn to principal axes, and give each axis its long tail on the positive side."""
+    """Centre, rotate to principal axes, and flip each axis so that its longer tail is positive."""
     plane, _ = principal_plane(coords)
     tail = (plane**3).sum(0)
     plane = plane * np.where(tail < 0, -1.0, 1.0)

@@ -1,7 +1,7 @@
-"""How far off each cell may be, learnt from spots that the model had not seen when it placed them.
+"""The uncertainty of each cell's position, calibrated on held-out spots.
 
-Every point has a spread: how far it moves when parts of its expression are hidden. Errors of held-out spots in units
-of their spread give the radii of cells (split conformal prediction). A cell unlike every spot is marked besides.
+Every point has a spread: how far it moves when parts of its expression are masked. The errors of held-out spots in units of
+their spread give the radii of cells (split conformal prediction). A cell that resembles no spot is also flagged.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 SUPPORT, DIM = 10, 20
 BLOCK = 2**25  # distances held at once
 FAR_QUANTILE = 0.99
-MOST_JUDGED = 20_000  # held-out views whose own support sets the limit
+MOST_JUDGED = 20_000  # held-out views at most whose support sets the limit
 
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """Radii of cells by their spread, and support by the held-out spots nearest in expression.
+    """Radii of cells from their spread, and support by the held-out spots nearest in expression.
 
     Attributes
     ----------
@@ -30,9 +30,9 @@ class Confidence:
     bank
         (m, p) held-out spots, several views of each.
     ratios
-        (m,) sorted: error over spread, whose quantiles turn a spread into a radius.
+        (m,) sorted ratios of error to spread, whose quantiles turn a spread into a radius.
     far
-        A cell whose distance to its nearest spots is larger lies outside what the slides show.
+        A cell whose distance to its nearest spots is larger resembles no spot.
     """
 
     centre: Tensor
@@ -43,18 +43,18 @@ class Confidence:
 
     @classmethod
     def fit(cls, features: Tensor, error: Tensor, spread: Tensor, *, spot: Tensor) -> Confidence:
-        """Learn from held-out spots.
+        """Calibrate on held-out spots.
 
         Parameters
         ----------
         features
             (m, f) views of held-out spots.
         error
-            (m,) distance between the predicted and the true place of each.
+            (m,) distance between the predicted and the true position of each.
         spread
-            (m,) how far each moves under dropout, by the model that had not seen it.
+            (m,) how far each moves under dropout, in the model that was trained without it.
         spot
-            (m,) which spot each is a view of; a spot does not vouch for itself.
+            (m,) the spot that each is a view of; a spot does not support itself.
         """
         centre = features.mean(0)
         _, axes = torch.linalg.eigh((features - centre).T @ (features - centre))
@@ -66,11 +66,11 @@ class Confidence:
         return cls(centre, axes, bank, (error / spread).sort().values, far)
 
     def radii(self, spread: Tensor, level: float) -> NDArray[np.float32]:
-        """(N,) radius that holds the true place of a cell of this spread with probability ``level``."""
+        """(N,) radius that contains the true position of a cell with this spread with probability ``level``."""
         return (spread * self.quantile(level)).numpy()
 
     def outside(self, features: Tensor) -> NDArray[np.bool_]:
-        """(N,) whether no slide supports cells with features (N, f); O(N m)."""
+        """(N,) whether cells with features (N, f) resemble no spot; O(N m)."""
         return (_support((features - self.centre) @ self.axes, self.bank) > self.far).numpy()
 
     def quantile(self, level: float) -> float:
@@ -96,24 +96,24 @@ class Confidence:
 
 
 def error_of_mean(error: Tensor, spread: Tensor, *, noise: float, members: int) -> Tensor:
-    """Errors (m,) that the mean of several models would make, from those of single ones.
+    """Errors (m,) that the mean of several models would make, from those of single models.
 
     Parameters
     ----------
     error, spread
         (m,) of points placed by one model each.
     noise
-        Variance by which members differ from their mean, over the squared spread. The mean does not have it; what
-        all have wrong stays.
+        Variance by which members differ from their mean, divided by the squared spread. The mean does not have it; errors
+        that all members share remain.
     members
-        No error becomes smaller than the mean of as many independent ones.
+        Number of models: no error becomes smaller than the mean of as many independent errors.
     """
     squared = error.square()
     return torch.maximum(squared - noise * spread.square(), squared / members).sqrt()
 
 
 def _support(points: Tensor, bank: Tensor, *, own: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """Mean distance (N,) to the nearest bank entries, those of a point's own spot left out."""
+    """Mean distance (N,) to the nearest bank entries, without those of a point's own spot."""
     k = min(SUPPORT, len(bank) - (0 if own is None else int(torch.bincount(own[1]).max())))
     found = []
     for part in torch.arange(len(points)).split(max(1, BLOCK // len(bank))):

@@ -1,4 +1,4 @@
-"""Distances of a layout: for given pairs, to the k nearest, or all of them when that fits."""
+"""Distances of a layout: between given pairs, to the k nearest cells, or between all cells if memory allows."""
 
 from __future__ import annotations
 

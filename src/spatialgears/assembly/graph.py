@@ -1,4 +1,4 @@
-"""Step 1 of section 3.5: the locality graph that patches walk on."""
+"""Step 1 of section 3.5: the locality graph on which patches are random walks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LocalityGraph:
     adjacency
         (N, N) CSR of zeros and ones.
     isolated
-        Cells that lost all their edges to the filter and were tied to their nearest neighbour instead.
+        Cells that lost all their edges to the filter and were joined to their nearest neighbour instead.
     """
 
     adjacency: sparse.csr_matrix

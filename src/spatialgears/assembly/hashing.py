@@ -1,4 +1,4 @@
-"""Random numbers as a function of (seed, counters): some patches draw what they would draw among all."""
+"""Random numbers as a function of (seed, counters): a subset of patches draws the same numbers as in the full set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps 3 and 4 of section 3.5: the geometry of each patch, and the distances read from it."""
+"""Steps 3 and 4 of section 3.5: the geometry of each patch, and the distances measured in it."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def geometry_of(
         points = geometry(inputs, mask, torch.as_tensor(seeds)).detach().float().cpu().numpy()
     if not np.isfinite(points).all():
         raise GearsError(
-            "The geometry of some cells is not finite, so they cannot be placed. The model diverged or "
-            "the features hold extreme values: look at the training history, and run `gears check`."
+            "The geometry of some cells is not finite, so they cannot be placed. The model diverged, or the features have "
+            "extreme values: look at the training history, and run `gears check`."
         )
     return points
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Distances seen in patches, one row for each pair of cells and patch, sorted by pair, then by patch.
+    """Distances measured in patches, one row per pair of cells and patch, sorted by pair, then by patch.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
-"""Spacing: a layout of best guesses is too dense where cells are hard to tell apart; tissue is filled evenly.
+"""Spacing: best guesses are too dense where cells are hard to distinguish, but tissue is filled evenly.
 
-A mean of possible places is pulled towards the middle of them, so best guesses crowd. The slides show the
-footprint that the cells fill. Moving the layout part of the way to that footprint by optimal transport, each
-cell no further than its own uncertainty allows, repairs the spacing and keeps who is next to whom.
+A best guess is the mean of possible positions, so best guesses crowd in the middle. The slides show the footprint that the
+cells fill. Optimal transport moves the layout part of the way to that footprint, each cell at most as far as its own
+uncertainty. This repairs the density and keeps neighbours together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 60  # pairs of orthogonal directions; the layout settles well before
 def footprint(
     slides: Sequence[NDArray[Any]], n_points: int, *, pitches: Sequence[float], seed: int
 ) -> NDArray[np.float64]:
-    """``n_points`` spread evenly over the slides' tissue: random spots, each blurred over a square of one pitch."""
+    """``n_points`` spread evenly over the slides' tissue: random spots, each jittered within a square of one pitch."""
     rng = numpy_rng(seed, "footprint")
     share = np.bincount(rng.integers(len(slides), size=n_points), minlength=len(slides))
     parts = []
@@ -45,15 +45,15 @@ def fill_footprint(
     Parameters
     ----------
     coords
-        (N, 2) places of the cells.
+        (N, 2) coordinates of the cells.
     target
         (M, 2) points spread over the tissue, in the same frame.
     strength
-        Share of the way that is gone at most: 0 changes nothing, 1 fills the footprint exactly.
+        Largest share of the way: 0 changes nothing, 1 fills the footprint exactly.
     limit
         (N,) no cell moves further than this.
     reach
-        Cells are moved by no more than this, root mean square: less of the way is gone where it is long.
+        Limit of the root mean square move: the share of the way is smaller if the way is long.
     seed
         Decides the directions.
 
@@ -61,13 +61,13 @@ def fill_footprint(
     -----
     In each direction the one-dimensional transport is a matching of sorted values: O(N log N) per direction.
 
-    A best guess is the mean of possible places, so that a step adds its own square to the squared error, wherever it
-    leads: a share s of the way costs s^2 of that of the whole, and leaves 1 - s of the distance to an even filling. The
-    first steps are therefore cheap, the last dear, and ``reach`` bounds the cost.
+    A best guess is the mean of possible positions, so a move adds its own square to the squared error, whatever its
+    direction: a share s of the way costs s^2 of the cost of the whole way, and leaves 1 - s of the distance to an even
+    filling. The first part of the way is therefore cheap and the last part costly, and ``reach`` bounds the cost.
 
     Returns
     -------
-    The layout, and the share of the way that was gone.
+    The layout, and the share of the way that cells were moved.
     """
     rng = numpy_rng(seed, "directions")
     moved = np.array(coords, dtype=np.float64)

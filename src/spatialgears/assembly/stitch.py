@@ -16,9 +16,9 @@ MAX_SPREAD = 0.5  # the paper's appendix: relative spread of an edge's measureme
 _LEAST_SHARED = 5  # overlaps of fewer pairs say nothing about two patches
 _LEAST_EDGES = 8  # a cell with fewer supported edges keeps the others too
 _FURTHEST = 16  # a measurement is compared with at most this many others of its pair
-_SOUND = 0.1  # an edge measured by distrusted patches alone counts for less than this many measurements
-_ALIKE = 0.05  # patches whose log distances differ by less are as good as each other
-_FLOOR = 1e-6  # of the median distance: below it two cells are in one place
+_SOUND = 0.1  # an edge that only unreliable patches measured counts for less than this many measurements
+_ALIKE = 0.05  # patches whose log distances differ by less are equally good
+_FLOOR = 1e-6  # share of the median distance below which two cells are at one point
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class DistanceGraph:
     reliability
         (P,) a_p.
     dropped
-        Measured pairs left out for little support or large spread.
+        Measured pairs that were dropped for little support or large spread.
     rejoined
-        Edges kept against that filter because too few others joined their cells to the rest.
+        Edges that were kept although they fail that filter, because too few others joined their cells to the rest.
     """
 
     first: NDArray[np.int64]
@@ -77,7 +77,7 @@ def stitch(measurements: Measurements, *, weighted: bool = True) -> DistanceGrap
     mass = np.add.reduceat(weight, start)
     spread = np.add.reduceat(weight * np.abs(distance - np.repeat(middle, support)), start) / (mass * middle)
 
-    trusted = mass / np.median(trust)  # the count of measurements, in units of a usual patch
+    trusted = mass / np.median(trust)  # the number of measurements, in units of a typical patch
     omega = trusted / (1 + trusted) / (1 + (spread / MAX_SPREAD) ** 2)
     first, second = np.divmod(pair[start], n_cells)
     good = (support >= min(MIN_SUPPORT, measurements.n_patches)) & (spread <= MAX_SPREAD)
@@ -118,7 +118,7 @@ def disagreement(measurements: Measurements) -> sparse.csr_matrix:
 
 
 def reliability(between: sparse.csr_matrix, typical: float) -> NDArray[np.float64]:
-    """a_p in (0, 1]: exp of minus a patch's mean disagreement over the typical one; 1 for a patch alone."""
+    """a_p in (0, 1]: exp of minus a patch's mean disagreement over the typical one; 1 for a single patch."""
     neighbours = np.diff(between.indptr)
     mean = np.asarray(between.sum(1)).ravel() / np.maximum(neighbours, 1)
     return np.exp(-np.minimum(mean / max(typical, _ALIKE), 30.0))
@@ -151,7 +151,7 @@ def _needed(
     good: NDArray[np.bool_],
     sound: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Edges to keep beside the good ones: sound ones of cells that have few, and those between parts."""
+    """Further edges to keep: sound edges of cells with few good ones, and edges between unconnected parts."""
     degree = np.bincount(np.concatenate([first[good], second[good]]), minlength=n_cells)
     poor = degree < _LEAST_EDGES
     needed = sound & (poor[first] | poor[second])

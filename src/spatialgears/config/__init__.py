@@ -1,13 +1,8 @@
 """Everything that decides a result, apart from the data: settings, presets, and what became of removed settings."""
 
 from spatialgears.config.presets import PRESETS, Preset
-from spatialgears.config.settings import (
-    AssemblyConfig,
-    Config,
-    ExpressionConfig,
-    GeometryConfig,
-    SupervisionConfig,
-)
+from spatialgears.config.root import Config
+from spatialgears.config.settings import AssemblyConfig, ExpressionConfig, GeometryConfig, SupervisionConfig
 
 __all__ = [
     "PRESETS",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from spatialgears.config.presets import PRESETS
-from spatialgears.config.settings import Config
+from spatialgears.config.root import Config
 
 _INTRODUCTION = """\
 # Settings

@@ -1,4 +1,4 @@
-"""Gradient-reversal adversaries that make domains, slides and batches hard to tell apart (section 3.1)."""
+"""Adversaries with gradient reversal, which make domains, slides and batches hard to distinguish (section 3.1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Reversal(torch.autograd.Function):
 
 
 def reverse_gradient(x: Tensor, alpha: float) -> Tensor:
-    """``x`` itself, whose gradient is multiplied by ``-alpha`` on the way back."""
+    """``x`` unchanged; its gradient is multiplied by ``-alpha`` in the backward pass."""
     return _Reversal.apply(x, alpha)
 
 
@@ -42,6 +42,6 @@ class Discriminator(nn.Module):
         )
 
     def forward(self, z: Tensor, labels: Tensor, alpha: float) -> Tensor:
-        """Cross-entropy L_adv of ``labels`` (n,); the encoder behind ``z`` (n, h) is trained to raise it."""
+        """Cross-entropy L_adv of ``labels`` (n,); the encoder of ``z`` (n, h) is trained to increase it."""
         logits = self.net(reverse_gradient(z, alpha))
         return nn.functional.cross_entropy(logits, labels)

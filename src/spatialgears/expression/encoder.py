@@ -77,7 +77,7 @@ class Encoder(nn.Module):
         return encoder.freeze()
 
     def freeze(self) -> Encoder:
-        """As the paper does after convergence: no gradients, evaluation mode. Returns self."""
+        """Switch off gradients and training mode, as the paper does after convergence. Returns self."""
         return self.requires_grad_(False).eval()
 
     def project(self, x: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class Encoder(nn.Module):
         return x if self.basis is None else x @ self.basis
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Embedding (n, h) before ``scale``, of ``inputs`` (n, n_inputs); the losses are taken on this."""
+        """Embedding (n, h) before ``scale``, of ``inputs`` (n, n_inputs); the losses are computed on this."""
         if self.mlp is None:
             assert self.start is not None
             return inputs @ self.start

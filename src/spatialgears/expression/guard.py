@@ -1,8 +1,8 @@
-"""A guard that tells the truth: whether the trained embedding keeps place better than the simple reference.
+"""Choosing the embedding: the trained encoder, or the simple reference if that places held-out spots better.
 
-An embedding can be perfectly mixed and empty. Held-out spots, thinned to the depth of cells, are placed by their
-nearest neighbours in each embedding; the one that places them better is used. Coordinates enter stage A only here, as a
-yardstick, and as the weights of genes and components: never as a target of training.
+Spots and cells can be perfectly mixed in an embedding that says nothing about position. Held-out spots, thinned to the
+depth of cells, are therefore placed by their nearest neighbours in each embedding, and the better embedding is used.
+Stage A uses coordinates only here, to choose, and for the weights of genes and components; never as a training target.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from spatialgears.runtime.seeds import numpy_rng
 
 logger = logging.getLogger(__name__)
 
-#: Spots of one slide that are looked at, those whose distances are compared, folds of the cross-validation, and spots in
-#: a tile held out as one.
-LOOKED_AT, MAX_SPOTS, N_FOLDS, TILE = 5000, 1000, 5, 4
+#: Spots of one slide that are placed, spots whose distances are compared, folds of the cross-validation, and spots of a
+#: tile that is held out as a whole.
+MAX_PLACED, MAX_SPOTS, N_FOLDS, TILE = 5000, 1000, 5, 4
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Guard:
         Scores by ``"spots"`` (tiles of each slide held out) and, with several slides, ``"slides"`` (each slide placed
         from the others): Spearman correlation of predicted with true distances, mean over slides.
     choice
-        The embedding to use: the one better over slides, or over spots if there is one slide.
+        The embedding to use: the better one over slides, or over spots if there is only one slide.
     forced
         Whether the configuration decided.
     """
@@ -70,15 +70,17 @@ def run_guard(
     queries
         The same spots as cells would show them: thinned.
     coords
-        (n_i, 2) their canonical places.
+        (n_i, 2) their canonical coordinates.
     seed
-        Decides the tiles held out together.
+        Decides the tiles that are held out.
     force
         Use this embedding whatever the scores.
     place
-        How spots are placed by their neighbours; best as cells will be.
+        How spots are placed by their neighbours: ideally as cells will be.
     """
-    some = [np.sort(numpy_rng(seed, "guard", i).permutation(len(x))[:LOOKED_AT]) for i, x in enumerate(known)]
+    some = [
+        np.sort(numpy_rng(seed, "guard", i).permutation(len(x))[:MAX_PLACED]) for i, x in enumerate(known)
+    ]
     known, queries = ([x[rows] for x, rows in zip(each, some, strict=True)] for each in (known, queries))
     places = [xy[rows] for xy, rows in zip(coords, some, strict=True)]
     scores = [
@@ -112,9 +114,9 @@ def held_out_scores(
     known, queries
         Embedded spots (n_i, h) of every slide, as measured and thinned.
     coords
-        (n_i, 2) their places.
+        (n_i, 2) their coordinates.
     seed
-        Decides the tiles held out together.
+        Decides the tiles that are held out.
     place
         How spots are placed by their neighbours.
     """
@@ -134,7 +136,7 @@ def held_out_scores(
 
 
 def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int, place: Place) -> float:
-    """Every spot placed from the other folds; whole tiles are held out, so its neighbours are missing too."""
+    """Every spot placed from the other folds. Whole tiles are held out, so that a spot's neighbours are missing too."""
     fold = tile_folds(coords, seed=seed)
     places = np.empty(coords.shape)
     for i in np.unique(fold):
@@ -144,7 +146,7 @@ def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int, pla
 
 
 def tile_folds(coords: np.ndarray, *, seed: int) -> np.ndarray:
-    """Folds (n,) of spots; square tiles of about four spots belong to one fold, also where some spot is far off."""
+    """Folds (n,) of spots. Square tiles of about four spots belong to one fold; spots far from the others do not matter."""
     low, extent = coords.min(0), np.ptp(coords, axis=0)
     middle = np.subtract(*np.quantile(coords, [0.75, 0.25], axis=0))  # half the extent of an even slide
     extent = np.where(middle > 0, np.minimum(extent, 3 * middle), extent)
@@ -155,7 +157,7 @@ def tile_folds(coords: np.ndarray, *, seed: int) -> np.ndarray:
 
 
 def _score(places: np.ndarray, coords: np.ndarray, seed: int) -> float:
-    if not np.ptp(places, axis=0).any():  # an embedding that tells nothing puts all spots in one place
+    if not np.ptp(places, axis=0).any():  # an embedding without information puts all spots in one place
         return 0.0
     rows = numpy_rng(seed, "scored spots").permutation(len(coords))[:MAX_SPOTS]
     return spearman(places[rows], coords[rows])

@@ -1,4 +1,4 @@
-"""What the encoder sees of one domain: profiles as measured, and pairs of their views."""
+"""What the encoder is trained on: the measured profiles of one domain, and pairs of their views."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spatialgears.expression.normalise import Matrix
 from spatialgears.expression.views import Views
 from spatialgears.runtime.seeds import torch_rng
 
-#: Profiles of one domain that an encoder learns from; of more, a random part is taken.
+#: Profiles of one domain that an encoder is trained on; of more, a random subset.
 MAX_PROFILES = 20_000
 #: Memory of a bank of projected views, and its largest number of pairs.
 BANK_BYTES, MAX_PAIRS = 128 * 2**20, 24
@@ -35,7 +35,7 @@ class Inputs:
     pair
         ``pair(index, generator)``: two views (len(index), f) of each profile.
     bank
-        (pairs, 2, n, f) views drawn beforehand, where there are.
+        (pairs, 2, n, f) precomputed views, if any.
     """
 
     clean: Tensor
@@ -44,7 +44,7 @@ class Inputs:
     bank: Tensor | None = None
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """``count`` profiles at random, every group as often as the others whatever its size."""
+        """``count`` random profiles; every group is drawn equally often, whatever its size."""
         sizes = torch.bincount(self.group)
         first = sizes.cumsum(0) - sizes
         group = torch.randint(len(sizes), (count,), generator=generator)
@@ -52,12 +52,12 @@ class Inputs:
 
 
 def gene_inputs(views: Views) -> Inputs:
-    """Inputs on the genes themselves, views made as they are drawn."""
+    """Inputs on the genes themselves; views are computed as they are drawn."""
     return Inputs(views.clean(), views.group, views.draw_pair)
 
 
 def projected_inputs(views: Views, basis: Tensor, *, seed: int) -> Inputs:
-    """Inputs on a basis (G, f) of components, with a bank of views projected beforehand."""
+    """Inputs on a basis (G, f) of components, with a bank of precomputed projected views."""
     n, f = views.counts.shape[0], basis.shape[1]
     bank = torch.empty(max(1, min(MAX_PAIRS, BANK_BYTES // (8 * n * f))), 2, n, f)
     for view in range(len(bank)):
@@ -76,7 +76,7 @@ def projected_inputs(views: Views, basis: Tensor, *, seed: int) -> Inputs:
 def random_rows(
     groups: Sequence[Matrix], *, rng: np.random.Generator, limit: int = MAX_PROFILES
 ) -> list[np.ndarray]:
-    """Rows of each group (slide or batch) so that all together are at most ``limit``, small groups kept whole."""
+    """Rows of each group (slide or batch), at most ``limit`` in all; small groups are kept whole."""
     sizes = np.array([x.shape[0] for x in groups])
     share = limit if sizes.sum() <= limit else max(1, limit // len(sizes))
     for _ in sizes:  # groups smaller than an equal share leave room for the others

@@ -48,8 +48,8 @@ def coral(a: Tensor, b: Tensor) -> Tensor:
 def local_alignment(a: Tensor, b: Tensor, *, k: int = 5) -> Tensor:
     """Mean squared distance of each sample to the centre of its k nearest in the other domain, both ways.
 
-    The paper names this term and its weight only. Where MMD and CORAL match the domains as wholes, this draws
-    each neighbourhood to its counterpart.
+    The paper gives only the name and weight of this term. MMD and CORAL match the domains as a whole; this term matches
+    each neighbourhood with its counterpart.
     """
 
     def one_way(x: Tensor, y: Tensor) -> Tensor:

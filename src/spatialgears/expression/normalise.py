@@ -12,8 +12,8 @@ from torch import Tensor
 
 #: (n, G) values: a dense array, or a scipy sparse matrix (which has no type stubs).
 Matrix: TypeAlias = Any
-#: Added to a standard deviation, so that a gene hardly expressed in one domain is not blown up; of values whose unit is
-#: not known, at most this share of the median one.
+#: Added to a standard deviation, so that a gene hardly expressed in one domain is not inflated; for values of unknown unit,
+#: at most this share of the median standard deviation.
 STD_FLOOR, OF_MEDIAN = 1e-2, 0.1
 
 
@@ -45,7 +45,7 @@ def log_normalise(counts: Matrix, target: float = 1e4) -> Matrix:
 
 
 def dense(matrix: Matrix) -> Tensor:
-    """The matrix as a dense float32 tensor; call it on the rows of a batch, not on a data set."""
+    """The matrix as a dense float32 tensor. Use it on the rows of a batch, not on a whole data set."""
     if isinstance(matrix, Tensor):
         return matrix.float()
     array = matrix.toarray() if sp.issparse(matrix) else matrix
@@ -56,12 +56,12 @@ def dense(matrix: Matrix) -> Tensor:
 class Standardiser:
     """Gene-wise ``(x - mean) / std``, with the statistics of one slide or one set of cells.
 
-    Slides and cells have their own gene scales (platform, depth), so each is standardised by itself.
+    Slides and cells have different gene scales (platform, depth), so each is standardised separately.
 
     Attributes
     ----------
     mean, std
-        (G,) float32; ``std`` already holds the floor that keeps silent genes from being blown up.
+        (G,) float32; ``std`` includes the floor that keeps genes without counts from being inflated.
     """
 
     mean: Tensor

@@ -1,8 +1,8 @@
-"""The losses of stage A on one batch: on views VICReg and the anchor, on clean embeddings what aligns domains.
+"""The losses of stage A on one batch: VICReg and the anchor on views, alignment of domains on clean embeddings.
 
-VICReg, adversaries, MMD and CORAL are the paper's. The anchor is ours: a view must come to lie where the linear
-start puts the profile as measured. It denoises, cannot collapse, and keeps the place the start carries while
-alignment draws the domains together.
+VICReg, adversaries, MMD and CORAL are the paper's. The anchor is ours: the embedding of a view should equal the linear
+start's embedding of the measured profile. It denoises, cannot collapse, and keeps the spatial information of the start while
+the domains are aligned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class Objective(nn.Module):
-    """Encoder and discriminators; its forward pass gives the weighted losses by name, those of weight zero left out.
+    """Encoder and discriminators; the forward pass returns the weighted losses by name, without those of weight zero.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Objective(nn.Module):
                 self.groups[str(domain)] = Discriminator(width, count)
 
     def forward(self, batch: Batch, alpha: float) -> dict[str, Tensor]:
-        """Weighted losses of a batch, the adversaries' gradients reversed with the coefficient ``alpha``."""
+        """Weighted losses of a batch; ``alpha`` is the coefficient of gradient reversal."""
         c, scale = self.config, self.encoder.scale
         h1, h2, h = (self.encoder(x) for x in batch[:3])
         z = h * scale  # as later stages see it
@@ -71,8 +71,8 @@ class Objective(nn.Module):
             losses["adversary"] = c.adversary * self.domain(z, domain, alpha)
         if self.groups:
             labels = batch.group.chunk(2)
-            told = [net(halves[int(d)], labels[int(d)], alpha) for d, net in self.groups.items()]
-            losses["slide adversary"] = c.slide_adversary * torch.stack(told).mean()
+            each = [net(halves[int(d)], labels[int(d)], alpha) for d, net in self.groups.items()]
+            losses["slide adversary"] = c.slide_adversary * torch.stack(each).mean()
         if c.mmd > 0:
             losses["mmd"] = c.mmd * mmd(*halves)
         if c.coral > 0:

@@ -1,4 +1,4 @@
-"""The gene panel: which shared genes are used, and how much place each carries (Moran's I)."""
+"""The gene panel: which shared genes are used, and how spatial each is (Moran's I)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 NEIGHBORS = 6  # of a spot, by which Moran's I is measured: a hexagonal ring
 #: More shared genes than this is a whole transcriptome; a targeted panel is used as it was chosen.
 WHOLE_TRANSCRIPTOME = 1000
-#: Agreement of what goes together on slides and in cells from which all genes are trusted, and up to which only as far as
-#: each agrees; and the least that a gene then counts for.
+#: Agreement of co-expression between slides and cells above which all genes count fully, and below which each counts as
+#: far as its own co-expression agrees; and the least weight of a gene.
 ALIKE, UNLIKE, LEAST = 0.75, 0.25, 0.05
 
 
@@ -35,8 +35,8 @@ class Panel:
     genes
         (G,) names.
     weights
-        (G,) float32 with mean square one: the square root of Moran's I, or ones; where slides and cells are unlike, less for
-        genes that go with other genes in the cells than on the slides.
+        (G,) float32 with mean square one: the square root of Moran's I, or ones. Where slides and cells differ, genes whose
+        co-expression differs have less weight.
     morans_i
         (G,) float64, mean over the slides.
     target
@@ -68,7 +68,7 @@ def morans_i(
     counts
         (n, G) counts of one slide.
     coords
-        (n, 2) places of its spots.
+        (n, 2) coordinates of its spots.
     n_neighbors
         Neighbours of each spot.
     target
@@ -113,7 +113,7 @@ def build_panel(
     config: ExpressionConfig,
     raw: bool = True,
 ) -> tuple[Panel, np.ndarray]:
-    """Choose and weight genes by the place they carry on the training slides.
+    """Choose and weight genes by how spatial they are on the training slides.
 
     On whole-transcriptome data, genes detected in at most ``config.min_detection`` of the observations (mean
     over slides and cells) are left out first: their Moran's I is noise. So are genes of zero weight.
@@ -123,7 +123,7 @@ def build_panel(
     slides, cells
         Counts on the shared genes, (n_i, G) each.
     coords
-        (n_i, 2) spot places, one array per slide.
+        (n_i, 2) coordinates of spots, one array per slide.
     genes
         (G,) names of the shared genes.
     config
@@ -154,7 +154,7 @@ def build_panel(
         merit = np.mean(
             [dispersion(log_normalise(x, target) if raw else x) for x in [*slides, cells]], axis=0
         )
-    ranked = np.lexsort((-merit, ~usable))  # a silent gene's merit is -inf, and it may be usable
+    ranked = np.lexsort((-merit, ~usable))  # the merit of a gene without counts is -inf, and it may be usable
     columns = ranked[: min(config.n_genes, int(usable.sum()))]
     weights = np.sqrt(moran[columns]) if config.gene_weights == "moran" else np.ones(len(columns))
     if config.gene_agreement:
@@ -170,11 +170,10 @@ def build_panel(
 
 
 def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True) -> np.ndarray:
-    """How much each gene counts (G,) where slides and cells are unlike; ones where they are alike.
+    """Weights (G,) of genes where slides and cells differ in co-expression; ones where they agree.
 
-    What the slides teach of a gene holds for the cells if it goes with the same other genes there
-    (``agreement_by_gene``). Of one tissue and platform, genes differ in that by noise alone, and
-    are left as they are.
+    What the slides teach about a gene holds for the cells if the gene is co-expressed with the same genes in both
+    (``agreement_by_gene``). Within one tissue and platform, genes differ in this by noise alone, and keep their weight.
 
     Parameters
     ----------
@@ -195,7 +194,8 @@ def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True)
     by_gene = agreement_by_gene(*profiles(np.arange(cells.shape[1])))
     trust = min((ALIKE - alike) / (ALIKE - UNLIKE), 1)
     logger.info(
-        "slides and cells are unlike (%.2f): genes count by how alike they go together with others", alike
+        "slides and cells differ in co-expression (agreement %.2f): genes are weighted by how well theirs agrees",
+        alike,
     )
     return np.maximum(by_gene, LEAST) ** trust
 
@@ -212,7 +212,7 @@ def dispersion(x: Matrix, *, bins: int = 20) -> np.ndarray:
 
     Returns
     -------
-    (G,) float64; the most variable genes have the largest values, silent ones the lowest.
+    (G,) float64; the most variable genes have the largest values, genes without counts the lowest.
     """
     mean = _column_sums(x) / x.shape[0]
     variance = np.maximum(_column_sums(_product(x, x)) / x.shape[0] - mean**2, 0)
@@ -228,8 +228,8 @@ def dispersion(x: Matrix, *, bins: int = 20) -> np.ndarray:
 def typical_depth(counts: Matrix) -> float:
     """The median depth of the profiles that are not empty.
 
-    Scaling shallow profiles to a library much larger than their own makes log1p all but binary: a single count
-    of 200 becomes 4.0 at a target of 10,000, and ten counts 6.2. At the typical depth they become 0.7 and 2.4.
+    Scaling shallow profiles to a much larger library makes log1p almost binary: one count of 200 becomes 4.0 at a target of
+    10,000, and ten counts 6.2. At the typical depth they become 0.7 and 2.4.
     """
     depth = np.asarray(counts.sum(1), dtype=np.float64).ravel()
     return float(np.median(depth[depth > 0])) if (depth > 0).any() else 1e4

@@ -27,5 +27,7 @@ def balanced_probe(a: Tensor, b: Tensor, *, k: int = K) -> float:
     nearest = distance.topk(min(k, len(joint) - 1), largest=False).indices  # (n + m, k)
     votes = label[nearest]  # 1 for the second domain
     second, first = votes.sum(1) / len(b), (1 - votes).sum(1) / len(a)
-    correct = (second > first).float() + 0.5 * (second == first).float()  # share of belief in the second
+    correct = (second > first).float() + 0.5 * (
+        second == first
+    ).float()  # votes for the second; a tie counts half
     return float(0.5 * ((1 - correct[: len(a)]).mean() + correct[len(a) :].mean()))

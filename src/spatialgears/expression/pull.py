@@ -1,8 +1,8 @@
-"""Cells seen a little as the spots most like them: what a platform alone makes of a cell is lost, and some noise.
+"""Moving the profiles of cells a little towards their most similar spots, which reduces platform effects and noise.
 
-The geometry network has seen spots only. A cell whose profile is moved part of the way to the mean of its nearest spots
-lies nearer to what the network knows. Too far, and the cell forgets itself; the share is small. On whole transcriptomes
-:mod:`~spatialgears.expression.signal` leaves out what neighbours do not share, and there is nothing to gain here.
+The generators are trained on spots only. A cell's profile that moves part of the way to the mean of its nearest spots is
+closer to what they know. The share is small, because a cell that moves too far loses what is specific to it. On whole
+transcriptomes :mod:`~spatialgears.expression.signal` has the same effect, so this step is for targeted panels.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Pull:
     bank
         (m, G) spots, each the mean of several thinned views.
     axes
-        (G, p) the principal axes of the bank, in which likeness is the cosine.
+        (G, p) the principal axes of the bank, in which similarity is the cosine.
     share
-        Of the way from a cell to the mean of its nearest spots.
+        Share of the way from a cell to the mean of its nearest spots.
     """
 
     bank: Tensor
@@ -44,7 +44,7 @@ class Pull:
 
     @cached_property
     def directions(self) -> Tensor:
-        """(m, p) where each spot lies along the axes, of unit length."""
+        """(m, p) coordinates of the spots along the axes, scaled to unit length."""
         return normalize(self.bank @ self.axes, dim=1)
 
     def __call__(self, x: Tensor) -> Tensor:

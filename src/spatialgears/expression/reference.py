@@ -1,8 +1,8 @@
 """The simple reference: nearest spots on principal components of spatially weighted, standardised genes.
 
-Any encoder must beat it, and the benchmark shows it beside every method. Every slide predicts places in its own
-frame; as all predict the same cells, the layouts are then turned onto the first by Procrustes and averaged, so no
-common pose of the slides is assumed.
+Any encoder must beat it, and the benchmark shows it beside every method. Every slide predicts coordinates in its own
+frame. As all predict the same cells, the layouts are aligned to the first by Procrustes and averaged, so that the slides
+need no common pose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from spatialgears.expression.encoder import Encoder
 from spatialgears.metrics.points import lay_on
 
-#: Embedded spots of every slide, their places, and embedded profiles (m, h) in; places (m, 2) out.
+#: Embedded spots of every slide, their coordinates, and embedded profiles (m, h) in; coordinates (m, 2) out.
 Place = Callable[[Sequence[Tensor], Sequence[np.ndarray], Tensor], np.ndarray]
 N_COMPONENTS, N_NEIGHBORS = 30, 5
 CHUNK = 4096
@@ -44,18 +44,18 @@ def nearest_mean(known: Tensor, values: Tensor, query: Tensor, *, k: int = N_NEI
 def knn_places(
     known: Sequence[Tensor], coords: Sequence[np.ndarray], query: Tensor, *, k: int = N_NEIGHBORS
 ) -> np.ndarray:
-    """Places (m, 2) of the profiles ``query`` (m, h) from the spots nearest in an embedding.
+    """Coordinates (m, 2) of the profiles ``query`` (m, h) from the nearest spots in an embedding.
 
     Parameters
     ----------
     known
         Embedded spots (n_i, h) of every slide.
     coords
-        Their canonical places (n_i, 2).
+        Their canonical coordinates (n_i, 2).
     query
         Embedded profiles (m, h).
     k
-        Neighbours taken from each slide.
+        Nearest spots of each slide.
     """
     layouts = [
         nearest_mean(z, torch.from_numpy(np.asarray(xy)), query, k=k).numpy()

@@ -1,11 +1,12 @@
-"""The part of expression that neighbours share: a linear filter that keeps place and drops noise.
+"""The part of expression that neighbouring spots share: a linear filter that keeps spatial signal and drops noise.
 
-Noise of neighbouring spots is independent, so the covariance *between* neighbours holds signal alone. Its leading
-directions are the programmes that change over the tissue. On whole transcriptomes, where a few hundred spots are
-described by a thousand genes, a network that sees only these cannot learn the spots' noise by heart.
+The noise of neighbouring spots is independent, so the covariance *between* neighbours contains signal alone. Its leading
+directions are the expression programmes that vary over the tissue. On whole transcriptomes, where a few hundred spots are
+described by a thousand genes, a network that sees only these directions cannot memorise the spots' noise.
 
-With so few spots the directions hold some of each spot's own noise beside that of its neighbours: a spot that helped to
-find them would tell its neighbours, which no cell does. Spots are therefore seen along directions found without them.
+With so few spots, the directions contain some noise of the spots they were found with. Neighbouring spots would share that
+noise, which reveals their position; cells do not. To prevent this leakage, spots are projected on directions that were
+found without them.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from spatialgears.runtime.seeds import numpy_rng, torch_rng
 
 logger = logging.getLogger(__name__)
 
-#: Directions kept even where none stands out from noise, and how far the others must stand out.
+#: Fewest directions that are kept, and how far others must exceed the noise.
 FEWEST, ABOVE_NOISE = 20, 1.5
-#: Views of each spot that are averaged, and spots of a slide that are looked at.
+#: Views of each spot that are averaged, and spots of a slide that are used at most.
 VIEWS, MOST_SPOTS = 8, 10_000
-#: Parts of the spots, each seen along the directions of the others.
+#: Parts of the spots, each projected on the directions of the others.
 PARTS = 5
 
 
 @dataclass(frozen=True)
 class Signal:
-    """The directions of expression that stage C sees.
+    """The directions of expression that the generators see.
 
     Attributes
     ----------
@@ -53,7 +54,7 @@ class Signal:
     part: Tensor
 
     def of_spots(self, x: Tensor, index: Tensor) -> Tensor:
-        """Expression x (..., G) of spots ``index`` (...,) along directions that were found without them."""
+        """Expression x (..., G) of spots ``index`` (...,), projected on directions that were found without them."""
         flat, part = x.flatten(0, -2), self.part[index].flatten()
         seen = torch.empty_like(flat)
         for number, axes in enumerate(self.apart):
@@ -70,10 +71,10 @@ def shared_by_neighbours(
     seed: int,
     shared_genes: int,
 ) -> Signal | None:
-    """The directions stage C sees of these spots, or None where it sees every gene.
+    """The directions on which spots are projected, or None where the generators see every gene.
 
-    A panel that was chosen for its places carries little else, and every gene is seen; among the ``shared_genes``
-    of a whole transcriptome most carry noise.
+    The genes of a targeted panel were chosen because they are spatial, and all are used. Most of the ``shared_genes`` of a
+    whole transcriptome carry noise.
     """
     if config.signal == "none" or (config.signal == "auto" and shared_genes <= WHOLE_TRANSCRIPTOME):
         return None
@@ -116,7 +117,7 @@ def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -
         k = min(NEIGHBORS, len(xy) - 1)
         near = KDTree(xy).query(xy, k=k + 1)[1]
         other = near != np.arange(len(xy))[:, None]
-        other[other.all(1), -1] = False  # spots in one place may leave out the spot itself
+        other[other.all(1), -1] = False  # of spots at one point, the spot itself may be missing
         near = torch.from_numpy(near[other].reshape(len(xy), k))  # (n, k), without the spot itself
         around = torch.zeros_like(x)
         for column in near.T:
@@ -129,8 +130,8 @@ def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -
 def spatial_signal(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -> Tensor:
     """Orthonormal directions (G, k) of expression that vary in space beyond noise, the strongest first.
 
-    Between neighbours, noise gives eigenvalues on both sides of zero and signal large positive ones: directions
-    are kept whose eigenvalue clearly exceeds the size of the most negative one.
+    Noise has eigenvalues on both sides of zero, signal has large positive ones. A direction is kept if its eigenvalue
+    clearly exceeds the size of the most negative one.
 
     Parameters
     ----------

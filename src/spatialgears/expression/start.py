@@ -1,4 +1,4 @@
-"""Where a residual encoder starts: a weighted SVD, so that training cannot begin worse than a good reference."""
+"""The start of a residual encoder: a weighted SVD, so that training starts as good as a simple reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from spatialgears.expression.panel import morans_i
 
 COMPONENTS = 200  # of the SVD that a residual encoder sees
-#: Rows of each domain that the SVD is taken of.
+#: Rows of each domain that the SVD is computed from.
 SVD_ROWS = 5000
 
 
@@ -42,10 +42,10 @@ def svd_basis(spots: Tensor, cells: Tensor, *, seed: int) -> Tensor:
 def weighted_start(
     spots: Tensor, cells: Tensor, embed_dim: int, *, slide: Tensor, coords: Sequence[np.ndarray] | None
 ) -> Start:
-    """The leading components, half whitened, each weighted by the place it carries on the slides.
+    """The leading components, half whitened, each weighted by how spatial it is on the slides.
 
-    A component of standard deviation s and Moran's I of I gets the standard deviation ``sqrt(s) I``: large
-    components no longer drown the finer ones, and those that are noise on the slides vanish.
+    A component of standard deviation s and Moran's I of I gets the standard deviation ``sqrt(s) I``: large components do not
+    dominate finer ones, and components that are noise on the slides vanish.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def weighted_start(
     slide
         (n,) of the spots.
     coords
-        (n_i, 2) spot places by slide, for the weights; None for equal weights.
+        (n_i, 2) coordinates of spots by slide, for the weights; None for equal weights.
     """
     dims = min(embed_dim, spots.shape[1])
     std = 0.5 * (spots[:, :dims].std(0) + cells[:, :dims].std(0))

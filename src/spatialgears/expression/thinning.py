@@ -8,8 +8,8 @@ import numpy as np
 def thin(counts: np.ndarray, keep: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Binomial(counts, keep), element by element, as float32.
 
-    The first reads of every entry are kept or not one by one, which is several times faster than numpy's
-    binomial on the small counts that make up expression data.
+    The first eight counts of every entry are drawn one by one, which is several times faster than numpy's binomial on the
+    small counts of expression data.
     """
     counts, keep = counts.astype(np.int64), keep.astype(np.float32)
     out = np.zeros(len(counts), dtype=np.float32)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Profiles of each domain that a probe looks at, and of each slide or batch that mixing is measured on.
+#: Profiles of each domain that a probe uses, and of each slide or batch on which mixing is measured.
 PROBE_PROFILES, MIXED_PROFILES = 500, 2000
-MIXING_K = 20  # neighbours by which it is measured
+MIXING_K = 20  # neighbours that mixing is measured by
 N_PROBES = 20  # probes in a training run
 MIXED = 0.58  # the paper's appendix: accuracy of the probe at which the adversary has done its work
 
@@ -49,11 +49,11 @@ class EncoderFit:
     Attributes
     ----------
     encoder
-        The guard's choice, frozen: the trained encoder, or the reference.
+        The chosen embedding, frozen: the trained encoder, or the reference.
     guard
         Both scores on held-out spots and the choice.
     probe
-        Balanced accuracy of telling spots from cells by neighbours in the trained embedding; 0.5 is a mixture.
+        Balanced accuracy of telling spots from cells by neighbours in the trained embedding; 0.5 means perfectly mixed.
     mixing
         Neighbour entropy and iLISI of slides and cells, in the chosen embedding.
     history
@@ -86,7 +86,7 @@ def train_encoder(
     progress: Progress = silent,
     place: Place = knn_places,
 ) -> EncoderFit:
-    """Train the shared encoder f_theta, freeze it, and let the guard choose between it and the reference.
+    """Train the shared encoder f_theta, freeze it, and choose between it and the reference on held-out spots.
 
     Parameters
     ----------
@@ -95,23 +95,23 @@ def train_encoder(
     panel
         Genes and weights.
     coords
-        (n_i, 2) canonical places of each slide's spots: for the weights of components and for the guard.
+        (n_i, 2) canonical coordinates of each slide's spots, for the weights of components and for the choice.
     config
-        Its ``expression`` part decides everything here.
+        Its ``expression`` part applies here.
     seed
-        Owns all randomness.
+        Decides everything random.
     raw
-        False if the matrices hold values that are normalised already.
+        False if the matrices hold values that are already normalised.
     fabric
-        The engine; made from the configuration when omitted.
+        The engine; created from the configuration when omitted.
     checkpoint
         Folder for a resumable file, written at every probe; none is written when omitted.
     data
-        Names the data: a checkpoint of other data is refused.
+        Identifies the data: a checkpoint of different data is refused.
     progress
         Called after every step as ``progress("encoder", done, total, losses)``.
     place
-        How the guard places spots by their neighbours.
+        How held-out spots are placed by their neighbours.
     """
     e = config.expression
     rng = numpy_rng(seed, "encoder rows")
@@ -150,7 +150,7 @@ def train_encoder(
 
 
 def _mixing(sources: Sequence[Tensor], seed: int) -> dict[str, float]:
-    """Mixing of slides and batches of cells (n_i, h), as many profiles of each."""
+    """Mixing of slides and batches of cells (n_i, h), measured on equally many profiles of each."""
     count = min(MIXED_PROFILES, *(len(z) for z in sources))
     rng = numpy_rng(seed, "mixed profiles")
     rows = [z[torch.from_numpy(rng.permutation(len(z))[:count])] for z in sources]
@@ -161,7 +161,7 @@ def _mixing(sources: Sequence[Tensor], seed: int) -> dict[str, float]:
 def _prepare(
     spots: SpotViews, cells: CellViews, config: ExpressionConfig, coords: Sequence[np.ndarray], seed: int
 ) -> tuple[Encoder, tuple[Inputs, Inputs]]:
-    """An untrained encoder, and what it will see of spots and cells: genes, or components with a linear start."""
+    """An untrained encoder, and its inputs from spots and cells: genes, or components with a linear start."""
     if not config.residual:
         return Encoder(spots.n_genes, config.embed_dim, hidden=HIDDEN), (
             gene_inputs(spots),

@@ -1,7 +1,7 @@
 """Random views of profiles: counts thinned to the depth of cells, normalised, standardised, genes weighted.
 
-A spot holds many cells and thousands of counts, a cell few. Binomial thinning turns a spot's counts into what
-would have been counted at a cell's depth, so that training sees profiles as noisy as the cells it will meet.
+A spot contains many cells and thousands of counts, a cell has few. Binomial thinning turns a spot's counts into what would
+have been counted at a cell's depth, so that training sees profiles as noisy as those of the cells.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spatialgears.runtime.seeds import child_seed
 
 logger = logging.getLogger(__name__)
 
-#: A bank of ready views is kept while it fits here; larger data are thinned as they are drawn.
+#: Memory of a bank of precomputed views; larger data are thinned as they are drawn.
 BANK_BYTES = 512 * 2**20
 MAX_VIEWS, MIN_VIEWS = 48, 4
 #: Views of spots that are no deeper than cells keep at least this share of their counts, and views of cells this share.
@@ -39,8 +39,8 @@ def _seed(generator: torch.Generator) -> int:
 class Views:
     """Views of the profiles of several groups (slides, or batches of cells), concatenated.
 
-    A view is thinned, log-normalised, standardised with its group's statistics over views, weighted by gene.
-    :class:`SpotViews` and :class:`CellViews` say how much of each profile is kept.
+    A view is thinned, log-normalised, standardised with the statistics of its group's views, and weighted by gene.
+    :class:`SpotViews` and :class:`CellViews` decide how much of each profile is kept.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class Views:
         index
             Profiles (...,), long.
         generator
-            Decides the views; nothing else does.
+            Alone decides the views.
 
         Returns
         -------
-        (..., G) float32: thinned; where that is not wanted, or there are no counts, as measured.
+        (..., G) float32: thinned, or as measured where thinning is off or there are no counts.
         """
         if self.bank is not None:
             return self.bank[torch.randint(len(self.bank), index.shape, generator=generator), index]
         return self._standardised(self._profiles(index.flatten().numpy(), generator), index)
 
     def draw_pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Two views of each profile, as the encoder is trained on (section 3.1).
+        """Two views of each profile, on which the encoder is trained (section 3.1).
 
         Profiles that are not thinned get the paper's gene dropout, scale jitter and noise instead.
 
@@ -101,7 +101,7 @@ class Views:
         index
             Profiles (n,), long.
         generator
-            Decides the views; nothing else does.
+            Alone decides the views.
         """
         if self.thins:
             return self.draw(index, generator), self.draw(index, generator)
@@ -116,9 +116,9 @@ class Views:
         return view(), view()
 
     def clean(self, index: Tensor | None = None) -> Tensor:
-        """The profiles as measured (n, G), or those at ascending positions: not thinned, standardised, weighted.
+        """The measured profiles (n, G), or those at ascending positions: standardised and weighted, but not thinned.
 
-        The statistics are those of all measured profiles of a group; only the profiles asked for are made dense.
+        The statistics are those of all measured profiles of a group. Only the requested profiles are made dense.
         """
         index = torch.arange(len(self.group)) if index is None else index
         parts = []
@@ -218,8 +218,8 @@ class SpotViews(Views):
         self.cell_depths = self.cell_depths[self.cell_depths > 0]
         if config.thinning and not raw:
             logger.warning(
-                "the slides hold normalised values, not counts: spots cannot be thinned to cell depth, and are learnt from "
-                "as they were measured. Raw counts give better places."
+                "the slides hold normalised values, not counts: spots cannot be thinned to the depth of cells, and are used "
+                "as measured. Raw counts give better coordinates."
             )
         super().__init__(slides, panel, config=config, seed=seed, raw=raw, bank_bytes=bank_bytes)
 
@@ -258,7 +258,7 @@ def cell_features(
     standardiser: Standardiser | None = None,
     raw: bool = True,
 ) -> tuple[Tensor, Standardiser]:
-    """What cells look like to stage C: log-normalised, standardised as one set, genes weighted.
+    """Features of cells for stage C: log-normalised, standardised as one set, genes weighted.
 
     Parameters
     ----------

@@ -1,8 +1,7 @@
-"""Set Transformer blocks with masks: MAB, SAB and ISAB (section 3.4), pre-norm.
+"""Set Transformer blocks with masks: MAB and ISAB (section 3.4), pre-norm.
 
-Sets are (B, n, c); masks are (B, n) booleans, true for real points, or ``None`` when every point is real.
-Padding is never attended to, so it cannot influence real points; what a block returns at padded places means
-nothing.
+Sets are (B, n, c). Masks are (B, n) booleans, true for real points, or ``None`` when every point is real. Padding is never
+attended to, so it cannot influence real points. What a block returns at padded positions is meaningless.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 HEADS = 4  # the paper's appendix
-#: Above this many points, and without gradients, point-wise parts run in pieces, to save memory.
+#: Above this many points, and without gradients, point-wise layers run in pieces to save memory.
 CHUNK = 8192
 
 
@@ -28,14 +27,14 @@ def mlp(*sizes: int) -> nn.Sequential:
 
 
 def pointwise(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
-    """``function(points)``, in pieces for large sets; it must treat each point (dimension 1) alone."""
+    """``function(points)``, in pieces for large sets; it must treat each point (dimension 1) separately."""
     if points.shape[1] <= CHUNK or torch.is_grad_enabled():
         return function(points)
     return torch.cat([function(piece) for piece in points.split(CHUNK, dim=1)], dim=1)
 
 
 class MAB(nn.Module):
-    """Multihead attention block: queries look at keys, then at themselves; both steps are residual."""
+    """Multihead attention block: queries attend to keys, then a feed-forward layer; both are residual."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -60,18 +59,6 @@ class MAB(nn.Module):
         return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
-class SAB(nn.Module):
-    """Self-attention over the whole set, O(n^2)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.block = MAB(width)
-
-    def forward(self, points: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Points (B, n, c) that have looked at each other."""
-        return self.block(points, points, mask)
-
-
 class ISAB(nn.Module):
     """Self-attention through m learnt inducing points, O(n m): linear in the size of the set."""
 
@@ -81,6 +68,6 @@ class ISAB(nn.Module):
         self.gather, self.spread = MAB(width), MAB(width)
 
     def forward(self, points: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Points (B, n, c) that have looked at a summary of their set."""
+        """Points (B, n, c) after attending to a summary of their set."""
         summary = self.gather(self.inducing.expand(len(points), -1, -1), points, mask)  # (B, m, c)
         return pointwise(lambda piece: self.spread(piece, summary), points)

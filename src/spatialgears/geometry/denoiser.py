@@ -25,7 +25,7 @@ class LocalGraph(nn.Module):
         self.out = nn.Linear(inner, config.width)
 
     def forward(self, h: Tensor, local: LocalGeometry) -> Tensor:
-        """Points (B, n, c) that have heard from their neighbours."""
+        """Points (B, n, c) after one round of messages from their neighbours."""
         normed = self.norm(h)
         message = take(self.other(normed), local.neighbour) + self.own(normed).unsqueeze(
             2
@@ -37,7 +37,7 @@ class LocalGraph(nn.Module):
 
 
 class DenoiserBlock(nn.Module):
-    """FiLM by the noise level, messages from neighbours, a look at the landmarks, a look at the whole set."""
+    """FiLM by the noise level, messages from neighbours, attention to landmarks, attention to the whole set."""
 
     def __init__(self, dim: int, config: GeometryConfig) -> None:
         super().__init__()

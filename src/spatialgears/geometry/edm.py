@@ -1,4 +1,4 @@
-"""EDM in four units: preconditioning, noise levels, schedule, Heun (section 3.4; Karras et al. 2022).
+"""EDM in four parts: preconditioning, noise levels, schedule, Heun sampler (section 3.4; Karras et al. 2022).
 
 Noise levels sigma are (B,) tensors in absolute units; ``sigma_data`` is the scale of the clean signal,
 sigma_data,resid.
@@ -45,7 +45,7 @@ def noise_levels(batch: int, low: float, high: float, generator: torch.Generator
 
 
 def sigma_cap(progress: float) -> float:
-    """The curriculum's noise cap at a share of training done; the stages are equally long."""
+    """The curriculum's largest noise level at a share of training; its stages are equally long."""
     return CURRICULUM[min(int(progress * len(CURRICULUM)), len(CURRICULUM) - 1)]
 
 

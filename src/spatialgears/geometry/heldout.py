@@ -1,4 +1,4 @@
-"""Following geometry on spots the model has not seen."""
+"""Scores of a geometry model on held-out spots, for early stopping."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from spatialgears.runtime.seeds import numpy_rng, torch_rng
 #: ``draw(index, generator)``: a random view (..., f) of the spots ``index`` (...,).
 Draw = Callable[[Tensor, torch.Generator], Tensor]
 
-MAX_SPOTS = 2048  # held-out spots, and as many others, in the pass that is scored
+MAX_SPOTS = 2048  # held-out spots of a slide, and others, that are scored at most
 MAX_PAIRS = 200_000
 
 
 class HeldOutScore:
     """Spearman correlation of predicted and true distances from held-out spots to all spots of their slide.
 
-    Pose does not matter to it. One pass over the slide, the same views of the spots and the same pairs every
-    time.
+    It does not depend on pose. Each call makes one pass over the slide, with the same views of spots and the same pairs.
 
     Parameters
     ----------
     draw
-        Gives views of spots.
+        Returns views of spots.
     slides
         Canonical coordinates of each slide, (n_spots, 2).
     heldout
-        The spots held out, booleans over the slides in order.
+        The held-out spots, booleans over the slides in order.
     seed
-        Fixes views and pairs.
+        Decides views and pairs.
     """
 
     def __init__(self, draw: Draw, slides: Sequence[np.ndarray], heldout: np.ndarray, *, seed: int) -> None:

@@ -1,11 +1,10 @@
-"""What the denoiser knows of the layout: a kNN graph, binned distances and angles, landmarks (appendix).
+"""What the denoiser sees of the layout: a kNN graph, binned distances and angles, landmarks (appendix).
 
-Nothing here is n x n on a large set. Neighbours and landmarks are chosen among *reference* points: the whole
-set at the sizes seen in training, a random subset of that size in a larger set. So the cost is linear in the
-set, and the density the network sees is the one it was trained at. The paper's 24-bin distance bias acts
-along the edges of the kNN graph and between points and landmarks, not between all pairs, for the same reason.
-All of it is invariant to pose but for the edge offsets, which live in the generator's frame like the residual
-itself.
+Nothing here is n x n on a large set. Neighbours and landmarks are chosen among *reference* points: the whole set at the sizes
+used in training, a random subset of that size in a larger set. The cost is therefore linear in the set, and the density is
+that of training. For the same reason the paper's 24-bin distance bias acts along the edges of the kNN graph and between
+points and landmarks, not between all pairs. Everything is invariant to pose except the edge offsets, which are in the
+generator's frame like the residual.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from spatialgears.geometry.attention import pointwise
 
 #: The paper's appendix: neighbours of a point, landmarks of a set, bins of distances and of angles.
 NEIGHBORS, LANDMARKS, DISTANCE_BINS, ANGLE_BINS = 15, 16, 24, 8
-REACH = 3.0  # distances beyond this many RMS radii share the last bin
+REACH = 3.0  # distances beyond this many RMS radii are in the last bin
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class LocalGeometry:
 
 @torch.no_grad()
 def describe(points: Tensor, mask: Tensor | None = None, reference: Reference | None = None) -> LocalGeometry:
-    """The local geometry of layouts (B, n, d), centred with zeros at padded places."""
+    """The local geometry of layouts (B, n, d), centred with zeros at padded positions."""
     batch, n, _ = points.shape
     if reference is None:
         index = torch.arange(n, device=points.device).expand(batch, n)
@@ -74,7 +73,7 @@ def describe(points: Tensor, mask: Tensor | None = None, reference: Reference | 
 
 
 def random_reference(n: int, mask: Tensor | None, size: int, seeds: Tensor) -> Reference | None:
-    """At most ``size`` random real points of each set, decided by its seed alone; ``None``: all of them."""
+    """At most ``size`` random real points of each set, which depend on its seed alone; ``None``: all points."""
     if n <= size:
         return None
     index, kept = (
@@ -114,7 +113,7 @@ def _nearest(points: Tensor, reference: Reference) -> tuple[Tensor, Tensor]:
 
 
 def _farthest(points: Tensor, reference: Reference) -> tuple[Tensor, Tensor]:
-    """Landmarks by farthest-point sampling from the rim inwards: index and validity, (B, LANDMARKS)."""
+    """Landmarks by farthest-point sampling, the outermost point first: index and validity, (B, LANDMARKS)."""
     candidates = take(points, reference.index)
     gap = candidates.square().sum(-1).masked_fill(~reference.mask, -1)  # (B, r)
     chosen, fresh = [], []

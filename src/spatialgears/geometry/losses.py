@@ -1,10 +1,9 @@
 """The losses of section 3.4: pure functions of geometries (B, n, d) that return one value per set, (B,).
 
-The paper writes sums over points; here they are means over real points (and dimensions, for the score), and
-Gram losses are divided by ||G_target||_F^2, so that sets of all sizes weigh the same and weights mean the
-same throughout. Masks (B, n) are true for real points, ``None`` when all are. Geometries are centred with
-zeros at padded places (:func:`spatialgears.supervision.centre`). Gram matrices are compared through their d x
-d factors, in O(n d^2).
+The paper writes sums over points. Here they are means over real points (and dimensions, for the score), and Gram losses are
+divided by ||G_target||_F^2, so that sets of all sizes count equally and weights have one meaning. Masks (B, n) are true for
+real points, ``None`` when all are. Geometries are centred, with zeros at padded positions
+(:func:`spatialgears.supervision.centre`). Gram matrices are compared through their d x d factors, in O(n d^2).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def neighbours(points: Tensor, k: int, mask: Tensor | None = None) -> Neighbours
 
 
 def nca_temperature(near: Neighbours, mask: Tensor | None = None) -> Tensor:
-    """The squared median distance to the farthest neighbour, (B,): a heat that follows the density."""
+    """The squared median distance to the farthest neighbour, (B,): a temperature that follows the density."""
     radius = near.distance.amax(-1)  # (B, n)
     if mask is not None:
         radius = radius.masked_fill(~mask, torch.nan)
@@ -66,9 +65,9 @@ def gram_scale_loss(pred: Tensor, target: Tensor) -> Tensor:
 def nca_loss(
     pred: Tensor, near: Neighbours, temperature: Tensor | float, mask: Tensor | None = None
 ) -> Tensor:
-    """L_NCA: how much of each point's softmax over squared distances misses its true neighbours."""
-    heat = temperature[:, None, None] if isinstance(temperature, Tensor) else temperature
-    logits = (squared_distances(pred) / -heat).masked_fill(
+    """L_NCA: negative log probability of the true neighbours under each point's softmax over squared distances."""
+    scale = temperature[:, None, None] if isinstance(temperature, Tensor) else temperature
+    logits = (squared_distances(pred) / -scale).masked_fill(
         _forbidden(pred.shape[1], mask, pred.device), NEVER
     )
     logp = logits.gather(2, near.index).masked_fill(~near.valid, NEVER).logsumexp(-1) - logits.logsumexp(-1)
@@ -85,10 +84,9 @@ def local_scale_loss(pred: Tensor, near: Neighbours) -> Tensor:
 
 
 def gen_align_loss(base: Tensor, aligned: Tensor, mask: Tensor | None = None) -> Tensor:
-    """L_gen,align: squared error to the target that Procrustes has turned into the generator's frame.
+    """L_gen,align: squared error to the target, which Procrustes has rotated into the generator's frame.
 
-    min over Q of |V_base Q - V_target| equals min over Q of |V_base - V_target Q|; no gradient passes through
-    Q.
+    min over Q of |V_base Q - V_target| equals min over Q of |V_base - V_target Q|; no gradient passes through Q.
     """
     return _mean((base - aligned).square().sum(-1), mask)
 
@@ -114,10 +112,10 @@ def overlap_kl_loss(
     first: Tensor, second: Tensor, temperature: Tensor | float, shared: Tensor | None = None
 ) -> Tensor:
     """Symmetric KL divergence between two views' softmax distance distributions over shared points."""
-    heat = temperature[:, None, None] if isinstance(temperature, Tensor) else temperature
+    scale = temperature[:, None, None] if isinstance(temperature, Tensor) else temperature
     forbidden = _forbidden(first.shape[1], shared, first.device)
     one, two = (
-        (squared_distances(centre(view, shared)) / -heat).masked_fill(forbidden, NEVER).log_softmax(-1)
+        (squared_distances(centre(view, shared)) / -scale).masked_fill(forbidden, NEVER).log_softmax(-1)
         for view in (first, second)
     )
     divergence = ((one.exp() - two.exp()) * (one - two)).masked_fill(forbidden, 0.0).sum(-1)
@@ -131,7 +129,7 @@ def squared_distances(points: Tensor) -> Tensor:
 
 
 def _forbidden(n: int, mask: Tensor | None, device: torch.device) -> Tensor:
-    """Pairs (1 or B, n, n) that are no pair: a point with itself, or anything with padding."""
+    """Pairs (1 or B, n, n) that do not count: a point with itself, or with padding."""
     own = torch.eye(n, dtype=torch.bool, device=device)[None]
     return own if mask is None else own | ~mask[:, None, :]
 

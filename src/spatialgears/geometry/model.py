@@ -1,4 +1,4 @@
-"""Context encoder, generator and residual diffusion refiner under one roof (sections 3.3 and 3.4)."""
+"""The geometry model: context encoder, generator and residual diffusion refiner (sections 3.3 and 3.4)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class GeometryModel(nn.Module):
     dim
         Latent dimension, d.
     config
-        Widths and modes. ``refiner="none"`` has no denoiser. A refiner trained after the generator
-        (``refiner_steps > 0``) has a context encoder of its own: the generator's knows the training spots by
-        heart, and a denoiser that trusted it would be too sure of itself on new cells.
+        Widths and modes. With ``refiner="none"`` there is no denoiser. A refiner that is trained after the generator
+        (``refiner_steps > 0``) has its own context encoder: the generator's has memorised the training spots, and a
+        denoiser that relied on it would be overconfident on new cells.
 
     Attributes
     ----------
@@ -46,11 +46,11 @@ class GeometryModel(nn.Module):
             self.denoiser = Denoiser(dim, config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """V_base (B, n, d) of features x (B, n, f); linear in n, so a whole data set may be one set."""
+        """V_base (B, n, d) of features x (B, n, f); linear in n, so a whole data set can be one set."""
         return self.generate(self.context(x, mask), mask)
 
     def refiner_condition(self, x: Tensor, h: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The context the denoiser is given: its own, or H of the generator when they are trained jointly."""
+        """The denoiser's context: its own, or the generator's H when both are trained jointly."""
         return h if self.refiner_context is None else self.refiner_context(x, mask)
 
     def denoise(
@@ -94,10 +94,9 @@ class GeometryModel(nn.Module):
         sigma_start
             First noise level, in units of ``sigma_data``.
         seeds
-            One per set, (B,): the noise of a set depends on its seed and its number of points, not on its
-            batch.
+            One per set, (B,): the noise of a set depends on its seed and its number of points, not on its batch.
         base
-            A centred proposal (B, n, d) to refine instead of the generator's own; it is turned to its frame.
+            A centred proposal (B, n, d) to refine instead of the generator's own; it is rotated into its frame.
         """
         h = self.context(x, mask)
         own = self.generate(h, mask)

@@ -13,10 +13,10 @@ from spatialgears.supervision.targets import centre
 
 
 class ContextEncoder(nn.Module):
-    """f_phi: what each point's expression means beside the rest of its set, H = f_phi(x) of shape (B, n, c).
+    """f_phi: each point's expression in the context of its set, H = f_phi(x) of shape (B, n, c).
 
-    ``hidden = 0`` is the paper's linear projection; otherwise a hidden layer with dropout stands before the
-    ISABs, which is what keeps the model from learning a few hundred spots by heart.
+    ``hidden = 0`` is the paper's linear projection. Otherwise a hidden layer with dropout comes before the ISABs, which keeps
+    the model from memorising a few hundred spots.
     """
 
     def __init__(self, n_features: int, config: GeometryConfig) -> None:
@@ -32,7 +32,7 @@ class ContextEncoder(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, hide: torch.Generator | None = None
     ) -> Tensor:
-        """Context H (B, n, c) of features x (B, n, f); ``hide`` decides a dropout as in training, in any mode."""
+        """Context H (B, n, c) of features x (B, n, f); with ``hide``, dropout is drawn from it in any mode."""
         h = pointwise(self.project if hide is None else partial(_dropped, self.project, hide), x)
         for block in self.blocks:
             h = block(h, mask)
@@ -40,31 +40,29 @@ class ContextEncoder(nn.Module):
 
 
 def _dropped(layers: nn.Sequential, hide: torch.Generator, h: Tensor) -> Tensor:
-    """The layers with their dropout drawn from a generator; neither their mode nor global randomness is touched."""
+    """Apply the layers with dropout from a generator; their mode and the global generator stay as they are."""
     for layer in layers:
         h = layer.drop(h, hide) if isinstance(layer, Dropout) else layer(h)
     return h
 
 
 class Dropout(nn.Dropout):
-    """Dropout whose coins are 16 bits each of one stream of random integers: several times as fast as torch's own."""
+    """Dropout with 16 random bits per value, several times as fast as torch's own."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Part of the values (...,) hidden in training mode, by torch's global randomness."""
-        if torch.compiler.is_compiling():  # which fuses torch's own
+        """Mask part of the values (...,) in training mode, by torch's global generator."""
+        if torch.compiler.is_compiling():  # the compiler fuses torch's own
             return super().forward(x)
         return self.drop(x) if self.training else x
 
     def drop(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Part of the values (...,) hidden in any mode, and the rest scaled up."""
+        """Mask part of the values (...,) in any mode, and scale up the rest."""
         if self.p in (0, 1):
             return x * (1 - self.p)
-        coins = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(
-            -(2**63), None, generator=generator
-        )
-        coins = coins.view(torch.int16)[: x.numel()].view(x.shape).to(x.device)
+        bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        bits = bits.view(torch.int16)[: x.numel()].view(x.shape).to(x.device)
         least = min(round(self.p * 2**16), 2**16 - 1) - 2**15
-        return x * (coins >= least).to(x.dtype).div_(1 - self.p)
+        return x * (bits >= least).to(x.dtype).div_(1 - self.p)
 
 
 class Generator(nn.Module):

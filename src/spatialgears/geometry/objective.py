@@ -28,9 +28,9 @@ SIGMA_MEMORY = 0.01  # sigma_data,resid follows the generator as a running mean 
 class Batch(NamedTuple):
     """Features x (B, n, f), true coordinates (B, n, 2), real points (B, n) or ``None`` when all are.
 
-    With ``shared`` (P, k), the B = 2 P sets are P first views and then their P twins, whose first k places
-    hold the same spots. ``base`` stands in for the generator's proposal, to fit a refiner on out-of-fold
-    residuals; it is turned into the generator's frame first, which is the one the refiner will meet.
+    With ``shared`` (P, k), the B = 2 P sets are P first views and then their P twins, whose first k positions hold the same
+    spots. ``base`` replaces the generator's proposal, to train a refiner on out-of-fold residuals; it is rotated into the
+    generator's frame first, in which the refiner works.
     """
 
     x: Tensor
@@ -50,17 +50,17 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True)
 class _Truth:
-    """V_target,aligned (B, n, d), the true neighbours, and the heat of the neighbourhood losses, (B,)."""
+    """V_target,aligned (B, n, d), the true neighbours, and the temperature of the neighbourhood losses, (B,)."""
 
     target: Tensor
     near: losses.Neighbours
-    heat: Tensor
+    temperature: Tensor
 
 
 def draw_noise(
     shape: torch.Size | tuple[int, int, int], *, progress: float, pairs: bool, generator: torch.Generator
 ) -> Noise:
-    """Noise for a batch (B, n, d) at a share of training done; both views of a pair have the same level."""
+    """Noise for a batch (B, n, d) at a share of training; both views of a pair have the same level."""
     batch = shape[0] // 2 if pairs else shape[0]
     level = noise_levels(batch, SIGMA_MIN, sigma_cap(progress), generator)
     torch.rand(batch, generator=generator)  # unused: keeps the random numbers of earlier versions
@@ -99,7 +99,7 @@ class Objective(nn.Module):
                 model.refiner_context.requires_grad_(True)
 
     def train(self, mode: bool = True) -> Objective:
-        """Training mode; what is frozen stays in evaluation mode, without dropout."""
+        """Training mode; frozen parts stay in evaluation mode, without dropout."""
         super().train(mode)
         if self.part == "refiner":
             self.model.context.eval()
@@ -113,14 +113,14 @@ class Objective(nn.Module):
         base = model.generate(h, mask)
         with torch.autocast(base.device.type, enabled=False):
             if batch.base is not None:
-                given = batch.base.float()  # Fabric hands everything on in the reduced precision
+                given = batch.base.float()  # Fabric passes everything on in reduced precision
                 base = given @ procrustes(given, base)
             truth = _truth(batch, base.detach(), config)
             terms = {} if self.part == "refiner" else _generator_terms(base, truth, batch, config)
             if noise is None:
                 return terms | _overlap_terms(base, truth, batch, config)
         clean = truth.target - base.detach()
-        level = noise.level.float()  # the inverse square of sigma is no number of 16 bits
+        level = noise.level.float()  # the inverse square of sigma overflows 16 bits
         sigma = level * self._track_scale(clean, mask)
         estimate = self._estimate(
             model.refiner_condition(batch.x, h, mask), base.detach(), clean, sigma, batch, noise
@@ -136,7 +136,7 @@ class Objective(nn.Module):
     def _estimate(
         self, condition: Tensor, base: Tensor, clean: Tensor, sigma: Tensor, batch: Batch, noise: Noise
     ) -> Tensor:
-        """The denoiser's clean estimate of a noised signal, half of the time given its own first guess."""
+        """The denoiser's clean estimate of a noised signal, in half of the steps given its own first estimate."""
         noisy = clean + sigma[:, None, None] * centre(noise.epsilon, batch.mask)
         guess = None
         if noise.self_condition:
@@ -163,10 +163,10 @@ def _truth(batch: Batch, base: Tensor, config: GeometryConfig) -> _Truth:
     target = coords @ procrustes(coords, base)  # (B, n, d)
     near = losses.neighbours(coords, NEIGHBORS, batch.mask)
     if config.nca_temperature:
-        heat = coords.new_full((len(coords),), config.nca_temperature)
+        temperature = coords.new_full((len(coords),), config.nca_temperature)
     else:
-        heat = losses.nca_temperature(near, batch.mask)
-    return _Truth(target, near, heat)
+        temperature = losses.nca_temperature(near, batch.mask)
+    return _Truth(target, near, temperature)
 
 
 def _generator_terms(base: Tensor, truth: _Truth, batch: Batch, config: GeometryConfig) -> dict[str, Tensor]:
@@ -175,20 +175,20 @@ def _generator_terms(base: Tensor, truth: _Truth, batch: Batch, config: Geometry
         gen_align=lambda: losses.gen_align_loss(base, truth.target, batch.mask),
         gen_gram=lambda: losses.gram_loss(base, truth.target),
         gen_scale=lambda: losses.gen_scale_loss(base, truth.target),
-        gen_nca=lambda: losses.nca_loss(base, truth.near, truth.heat, batch.mask),
+        gen_nca=lambda: losses.nca_loss(base, truth.near, truth.temperature, batch.mask),
     )
 
 
 def _geometry_terms(
     pred: Tensor, truth: _Truth, batch: Batch, config: GeometryConfig, gate: Tensor
 ) -> dict[str, Tensor]:
-    """Gram, scale and neighbourhood losses on V_pred, for sets whose noise leaves structure visible."""
+    """Gram, scale and neighbourhood losses on V_pred, for sets with little noise."""
     return _weigh(
         config,
         gate,
         gram=lambda: losses.gram_loss(pred, truth.target),
         gram_scale=lambda: losses.gram_scale_loss(pred, truth.target),
-        nca=lambda: losses.nca_loss(pred, truth.near, truth.heat, batch.mask),
+        nca=lambda: losses.nca_loss(pred, truth.near, truth.temperature, batch.mask),
         local_scale=lambda: losses.local_scale_loss(pred, truth.near),
     )
 
@@ -196,17 +196,17 @@ def _geometry_terms(
 def _overlap_terms(
     pred: Tensor, truth: _Truth, batch: Batch, config: GeometryConfig, gate: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Agreement of the two views of each pair on the spots they share."""
+    """Losses on the agreement of the two views of each pair on their shared spots."""
     if batch.shared is None:
         return {}
     pairs, k = batch.shared.shape
-    first, second, heat = pred[:pairs, :k], pred[pairs:, :k], truth.heat[:pairs]
+    first, second, temperature = pred[:pairs, :k], pred[pairs:, :k], truth.temperature[:pairs]
     return _weigh(
         config,
         None if gate is None else gate[:pairs],
         overlap_shape=lambda: losses.overlap_shape_loss(first, second, batch.shared),
         overlap_scale=lambda: losses.overlap_scale_loss(first, second, batch.shared),
-        overlap_kl=lambda: losses.overlap_kl_loss(first, second, heat, batch.shared),
+        overlap_kl=lambda: losses.overlap_kl_loss(first, second, temperature, batch.shared),
     )
 
 

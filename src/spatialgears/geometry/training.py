@@ -33,18 +33,20 @@ WARMUP, CLIP = (
     0.1,
     1.0,
 )  # share of the steps in which the learning rate rises, and largest norm of the gradient
-AS_GOOD = 0.005  # scores on a missed slide that differ by less are alike, and the shorter training is taken
+AS_GOOD = (
+    0.005  # scores on a left-out slide that differ by less count as equal; the shorter training is chosen
+)
 
 
 @dataclass(frozen=True)
 class GeometryFit:
-    """A trained geometry model and how it got there.
+    """A trained geometry model and its training history.
 
     Attributes
     ----------
     members
-        Models with averaged weights (the best on held-out spots, when there are any), in evaluation mode. The first
-        carries the refiner.
+        Models with averaged weights (the best on held-out spots, if there are any), in evaluation mode. The first has the
+        refiner.
     history
         ``"<phase>/<name>"`` to a list: every weighted loss, ``loss`` and ``lr`` beside ``step``, and
         ``heldout`` (and one per slide) beside ``heldout_step``. Phases are ``joint``, or ``generator`` and
@@ -52,9 +54,9 @@ class GeometryFit:
     sigma_data
         sigma_data,resid; 1 without a refiner.
     folds
-        Models that have each not seen some of the spots, when cross-fitting.
+        Cross-fitted models, each trained without some of the spots, if there are any.
     slide_folds
-        Models that have each not seen one of several slides, when ``slide_steps`` asks for them.
+        Models that each leave out one of several slides, if ``slide_steps`` asks for them.
     """
 
     members: list[GeometryModel]
@@ -71,7 +73,7 @@ class GeometryFit:
 
 @dataclass(frozen=True)
 class TrainedFolds:
-    """Cross-fitting: generators, and for every spot the one that has not seen it.
+    """Cross-fitting: generators, and for every spot the one that was trained without it.
 
     Attributes
     ----------
@@ -100,11 +102,11 @@ def train_geometry(
 ) -> GeometryFit:
     """Train context encoder, generator and refiner on minisets of spots.
 
-    With ``refiner_steps = 0`` all are trained jointly, as in the paper; otherwise the generator comes first,
-    and the refiner is then fitted on its residuals. With ``crossfit`` there are several generators, each
-    trained without some of the spots, and the residuals are those of spots not seen. With several slides, models
-    that each miss one are trained first (``slide_steps``): what they reach on the slide they miss tells how long
-    to train, since spots of a slide that was seen are placed better and better long after those of a new one.
+    With ``refiner_steps = 0`` all are trained jointly, as in the paper. Otherwise the generator is trained first, and the
+    refiner on its residuals. With ``crossfit`` there are several generators, each trained without some of the spots, and the
+    refiner is trained on residuals of held-out spots. With several slides, models that each leave out one are trained first
+    (``slide_steps``). Their scores on the left-out slide decide how long the others are trained, because the score on spots
+    of known slides keeps rising long after the score on a new slide has peaked.
 
     Parameters
     ----------
@@ -117,56 +119,55 @@ def train_geometry(
     folds
         Which spots are held out of which model.
     config
-        Its ``supervision`` and ``geometry`` parts decide everything here.
+        Its ``supervision`` and ``geometry`` parts apply here.
     seed
-        Owns all randomness.
+        Decides everything random.
     fabric
-        The engine; made from the configuration when omitted.
+        The engine; created from the configuration when omitted.
     checkpoint
-        Folder for one resumable file per phase, written every ``eval_every`` steps; none are written when
-        omitted.
+        Folder for one resumable file per phase, written every ``eval_every`` steps; none are written when omitted.
     data
-        Names the data: a checkpoint of other data is refused.
+        Identifies the data: a checkpoint of different data is refused.
     progress
         Called after every step as ``progress("geometry <phase>", done, total, losses)``.
     """
     geometry = config.geometry
     slides = [np.asarray(slide, dtype=np.float64) for slide in slides]
-    loop = _Loop(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, progress)
+    phases = _Phases(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, progress)
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
     crossfitted = slide_folds = None
     fold, count = folds.part, folds.crossfit
-    if two_phases:  # what the refiner learns from: spots that a generator has missed, or all
-        unseen = [loop.sampler(fold == i) for i in range(count)] or [loop.sampler()]
+    if two_phases:  # the refiner is trained on the spots that a generator was trained without, or on all
+        unseen = [phases.sampler(fold == i) for i in range(count)] or [phases.sampler()]
     with owned_rng():
-        model = loop.new_model(n_features)
+        model = phases.new_model(n_features)
         if folds.left_out:
-            slide_folds = loop.without_slides(n_features, folds)
+            slide_folds = phases.without_slides(n_features, folds)
         if count:
-            crossfitted = loop.crossfit(model, n_features, folds)
+            crossfitted = phases.crossfit(model, n_features, folds)
         else:
-            loop.run(part, part, model, geometry.steps, _Minisets([loop.sampler()]))
+            phases.run(part, part, model, geometry.steps, _Minisets([phases.sampler()]))
         if two_phases:
             minisets = _Minisets(unseen, crossfitted.models if crossfitted else None)
-            loop.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
+            phases.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
     for one in (model, *(m for some in (crossfitted, slide_folds) if some for m in some.models)):
-        one.cpu()  # everything after training is done there
+        one.cpu()  # everything after training runs there
     members = crossfitted.models if crossfitted else [model]
-    return GeometryFit(members, loop.history, float(model.sigma_data), crossfitted, slide_folds)
+    return GeometryFit(members, phases.history, float(model.sigma_data), crossfitted, slide_folds)
 
 
 @dataclass(frozen=True)
 class _Minisets:
-    """Where a phase's sets come from; when cross-fitting, steps take the folds, and their models, in turn."""
+    """Samplers of a phase's minisets; when cross-fitting, steps take the folds, and their models, in turn."""
 
     samplers: list[MinisetSampler]
     models: list[GeometryModel] | None = None
 
 
 @dataclass
-class _Loop:
-    """What the phases of a run share."""
+class _Phases:
+    """What the phases of training share."""
 
     draw: Draw
     slides: Sequence[np.ndarray]
@@ -185,7 +186,7 @@ class _Loop:
         self.sets = g.sets(len(self.slides))
 
     def new_model(self, n_features: int, *, name: str = "") -> GeometryModel:
-        """An untrained model; one that misses spots, named by what it misses, has no refiner."""
+        """An untrained model. One that leaves out spots, named by what it leaves out, has no refiner."""
         geometry = self.config.geometry
         if name:
             geometry = geometry.model_copy(update={"refiner": "none"})
@@ -196,21 +197,23 @@ class _Loop:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
 
     def crossfit(self, first: GeometryModel, n_features: int, folds: Folds) -> TrainedFolds:
-        """``first`` and others, each trained without another part of the spots, and followed there."""
+        """Train ``first`` and others, each without a different part of the spots, on which it is evaluated."""
         models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, folds.crossfit))]
-        return self._missing("fold", models, folds.part, self._rehearsed() or self._enough())
+        return self._train_without(
+            "fold", models, folds.part, self._steps_by_left_out_slides() or self._enough()
+        )
 
     def _enough(self) -> int:
-        """Steps that show every spot ``views`` times, or all."""
+        """Steps in which every spot is seen ``views`` times, at most ``steps``."""
         g = self.config.geometry
         return min(g.steps, max(1, round(self._steps_for(g.views)))) if g.views else g.steps
 
-    def _rehearsed(self) -> int:
-        """Steps that make as many passes over the spots as models needed that missed a slide; 0 without such.
+    def _steps_by_left_out_slides(self) -> int:
+        """Steps of training that the models chose which each leave out a slide; 0 if there are none.
 
-        They count until the missed slide was first placed about as well as ever. Before spots have been seen
-        ``SLIDE_VIEWS`` times little is learnt by heart, and training goes on until then, in at most ``steps``, as long
-        as the missed slide is placed no worse.
+        As many passes over the spots as these models needed until the left-out slide was first placed about as well as at any
+        later time. Before spots have been seen ``SLIDE_VIEWS`` times, little is memorised: training continues until then, for
+        at most ``steps``, as long as the left-out slide is placed no worse.
         """
         found = [
             scores
@@ -221,28 +224,30 @@ class _Loop:
             return 0
         mean, steps = np.mean(found, axis=0), np.asarray(self.history["slide-0/heldout_step"])
         others = len(self.slides) / (len(self.slides) - 1)
-        looks = steps * others
+        at = steps * others
         good = np.flatnonzero(mean >= mean.max() - AS_GOOD)
         enough = self._steps_for(SLIDE_VIEWS)
-        late = good[looks[good] >= enough]
+        late = good[at[good] >= enough]
         if len(late):
-            return round(looks[late[0]])
-        longest = max(self.config.geometry.steps, looks[-1])
-        return round(min(enough, longest) if good[-1] == len(looks) - 1 else looks[good[-1]])
+            return round(at[late[0]])
+        longest = max(self.config.geometry.steps, at[-1])
+        return round(min(enough, longest) if good[-1] == len(at) - 1 else at[good[-1]])
 
     def _steps_for(self, views: int) -> float:
-        """Steps that show every spot so many times, about."""
+        """Steps in which every spot is seen about so many times."""
         s = self.config.supervision
         shown = self.sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)  # spots, in one step
         return views * len(self.coords) / shown
 
     def without_slides(self, n_features: int, folds: Folds) -> TrainedFolds:
-        """Models that have each missed a whole slide, for the self-check and the length of training."""
+        """Train models that each leave out a slide, for the self-check and the length of training."""
         models = [self.new_model(n_features, name=f"slide-{i}") for i in range(folds.left_out)]
-        return self._missing("slide", models, folds.slide, self.config.geometry.slide_steps)
+        return self._train_without("slide", models, folds.slide, self.config.geometry.slide_steps)
 
-    def _missing(self, name: str, models: list[GeometryModel], fold: np.ndarray, steps: int) -> TrainedFolds:
-        """Train each model without its fold, and follow it there."""
+    def _train_without(
+        self, name: str, models: list[GeometryModel], fold: np.ndarray, steps: int
+    ) -> TrainedFolds:
+        """Train each model without its fold, and evaluate it there."""
         for i, model in enumerate(models):
             score = HeldOutScore(self.draw, self.slides, fold == i, seed=self.seed)
             seen = _Minisets([self.sampler(fold != i)])
@@ -252,7 +257,7 @@ class _Loop:
     def batch(
         self, minisets: _Minisets, step: int, generator: torch.Generator, own: torch.Generator
     ) -> Batch:
-        """The share of this process in the sets of one step, on the device; ``own`` decides the views of spots."""
+        """The sets of one step that fall to this process, on the device; ``own`` decides the views of spots."""
         which = step % len(minisets.samplers)
         sampler, shared = minisets.samplers[which], None
         share = slice(self.fabric.global_rank, None, self.fabric.world_size)
@@ -330,7 +335,7 @@ class _Loop:
         return self.fabric.to_device(draw_noise(shape, progress=progress, pairs=pairs, generator=generator))
 
     def _identity(self, name: str) -> str:
-        """What a checkpoint must agree with to be continued."""
+        """What a checkpoint must agree with to be resumed."""
         return " ".join(
             [
                 name,

@@ -2,7 +2,7 @@
 
 from spatialgears.supervision.minisets import Minisets, MinisetSampler, PairedMinisets
 from spatialgears.supervision.slides import Frame, canonicalise
-from spatialgears.supervision.targets import Pose, centre, gram, gram_factor, procrustes
+from spatialgears.supervision.targets import Pose, centre, procrustes
 
 __all__ = [
     "Frame",
@@ -12,7 +12,5 @@ __all__ = [
     "Pose",
     "canonicalise",
     "centre",
-    "gram",
-    "gram_factor",
     "procrustes",
 ]

@@ -16,8 +16,8 @@ from spatialgears.errors import InputError
 TAU = (0.2, 3.0)
 #: The paper's appendix: alpha, the share of a miniset that its twin also holds, and the fewest spots they share.
 OVERLAP, MIN_OVERLAP = 0.5, 20
-TAKEN = 1e6  # a key above every random one (these are below 100): the spot is taken
-SHARED = 1e7  # above that, less 1,000 per rank: shared spots come first, in their order
+TAKEN = 1e6  # a key above every random key, which are below 100: the spot is always drawn
+SHARED = 1e7  # above that, minus 1,000 per rank: shared spots come first, in their order
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Minisets:
 
 @dataclass(frozen=True)
 class PairedMinisets:
-    """Twins: places 0..k-1 of both hold the same spots; ``shared`` (B, k) is true where these are real."""
+    """Twins: positions 0..k-1 of both hold the same spots; ``shared`` (B, k) is true where these are real."""
 
     first: Minisets
     second: Minisets
@@ -41,9 +41,8 @@ class PairedMinisets:
 class MinisetSampler:
     """Draws minisets of n spots around a centre c with p(i | c) proportional to exp(-distance / tau).
 
-    Draws without replacement are the n largest of log p + Gumbel noise, for all sets of a batch at once. One
-    row of distances per set is held, never spots by spots: memory and time are linear in the spots of the
-    largest slide.
+    A draw without replacement is the n largest values of log p + Gumbel noise, for all sets of a batch at once. Only one row
+    of distances per set is held, so memory and time are linear in the spots of the largest slide.
 
     Parameters
     ----------
@@ -53,8 +52,8 @@ class MinisetSampler:
         Sizes. The size n is drawn once per batch, so that sets are padded only where a slide
         is small.
     keep
-        Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted. A slide
-        with fewer than three is passed over.
+        Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted. A slide with fewer than
+        three is skipped.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class MinisetSampler:
 
 
 def _top(logp: Tensor, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Places (B, n) of the n largest Gumbel-perturbed log p, and which of them are real."""
+    """Positions (B, n) of the n largest values of log p + Gumbel noise, and which of them are real."""
     uniform = torch.rand(logp.shape, generator=generator).clamp_min_(1e-30)
     keys, places = (logp - uniform.log_().neg_().log_()).topk(n, dim=1)  # log p + Gumbel noise
     return places, keys > -torch.inf

@@ -11,7 +11,7 @@ from spatialgears.errors import InputError
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a slide's canonical coordinates came from: ``slide = canonical * scale + centre``."""
+    """The frame of a slide's canonical coordinates: ``slide = canonical * scale + centre``."""
 
     centre: np.ndarray
     scale: float
@@ -22,7 +22,7 @@ class Frame:
 
 
 def canonicalise(coords: np.ndarray) -> tuple[np.ndarray, Frame]:
-    """Centre a slide and scale it to unit RMS radius, so that slides of any unit and size compare.
+    """Centre a slide and scale it to unit RMS radius, so that slides of any unit and size are comparable.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def canonicalise(coords: np.ndarray) -> tuple[np.ndarray, Frame]:
     coords
         Canonical coordinates, (n, 2), float64.
     frame
-        The way back to the slide.
+        Maps canonical coordinates back to the slide.
     """
     coords = np.asarray(coords, dtype=np.float64)
     if coords.ndim != 2 or coords.shape[1] != 2 or len(coords) < 3:
