@@ -35,8 +35,14 @@ def test_domains_are_named_and_noise_is_grey(adata):
         )
     }
     ax = sg.pl.spatial_domains(adata)
-    assert legend_names(ax) == ["left: neuron, 81%", "missing"]
+    assert legend_names(ax) == ["left: neuron (81%)", "missing"]
     assert len(ax.collections[0].get_offsets()) == (adata.obs["gears_domain"] == "right").sum()
+
+
+def test_a_domain_is_not_named_after_a_type_that_few_of_its_cells_have(adata):
+    table = pd.DataFrame({"majority": ["neuron", "glia"], "purity": [0.49, 0.08]}, index=["left", "right"])
+    adata.uns["gears_domain"] = {"table": table}
+    assert legend_names(sg.pl.spatial_domains(adata)) == ["left: mixed types", "right: mixed types"]
 
 
 def test_registration_draws_cells_over_spots_in_the_units_of_the_slide(adata):
@@ -74,6 +80,32 @@ def test_smoothed_gene(adata):
     np.testing.assert_allclose(np.sort(moved, axis=0), np.sort(adata.obsm["elsewhere"], axis=0), rtol=1e-6)
     with pytest.raises(InputError, match=r"not smoothed; there is Sox2"):
         sg.pl.spatial_expression(adata, "Mbp")
+    adata.obsm["X_gears"] = adata.obsm["elsewhere"]
+    with pytest.raises(
+        InputError, match=r"'Mbp' was not smoothed.*\n.*spatial_expression\(adata, \['Sox2', 'Mbp'\]\)"
+    ):
+        sg.pl.spatial_expression(adata, ["Sox2", "Mbp"])
+    adata.obsm["gears_expression"]["Mbp"] = 1.0
+    assert len(sg.pl.spatial_expression(adata, ["Sox2", "Mbp"])) == 2
+
+
+def test_the_markers_of_all_genes_can_be_drawn(make_adata):
+    rng = np.random.default_rng(0)
+    cells = make_adata(200)
+    cells.obs["cluster"] = np.arange(200) % 3
+    cells.obsm["X_gears_slide"] = cells.obsm["X_gears"]
+    counts = rng.poisson(2.0, size=(90, 80)).astype(float)
+    slide = ad.AnnData(counts, var=pd.DataFrame(index=[f"g{i}" for i in range(80)]))
+    slide.obsm["spatial"] = rng.normal(size=(90, 2))
+    slide.X[slide.obsm["spatial"][:, 0] > 0, 7] += 9
+    cells.obsm["X_gears_slide"][cells.obs["cluster"] == 2] = [[1.5, 0.0]]
+    found = sg.tl.marker_enrichment(cells, slide, 2, labels="cluster", within=8)  # a type that is a number
+    assert len(found.table) == 80 and len(found.values.columns) == 50
+    drawn = [text.get_text() for text in sg.pl.marker_enrichment(found).get_xticklabels()]
+    assert len(drawn) == 8 and drawn[0] == "g7"
+    least = found.table["effect"].abs().idxmin()
+    with pytest.raises(InputError, match=f"Values of '{least}' were not kept"):
+        sg.pl.marker_enrichment(found, genes=least)
 
 
 def test_what_was_not_run_is_said(adata):

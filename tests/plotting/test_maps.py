@@ -48,6 +48,36 @@ def test_places_of_a_slide_are_in_its_own_units(make_adata):
         assert sg.pl.reconstruction(adata, basis=basis).get_xlabel() == "x (units of the slide)"
 
 
+def test_a_list_of_colours_gives_a_panel_each(make_adata):
+    adata = make_adata(30)
+    axes = sg.pl.reconstruction(adata, color=["cell_type", "Sox2", "uncertainty"])
+    assert [ax.get_title() for ax in axes] == ["cell_type", "Sox2", "uncertainty"]
+    assert all(len(all_points(ax)) == 30 for ax in axes) and len({ax.figure for ax in axes}) == 1
+    with pytest.raises(InputError, match="One Axes was given for 2 colours"):
+        sg.pl.reconstruction(adata, color=["cell_type", "Sox2"], ax=axes[0])
+    labels = ["a", "b", "c"] * 10
+    assert legend_names(sg.pl.reconstruction(adata, color=labels)) == ["a", "b", "c"]  # one label per cell
+    with pytest.raises(InputError, match="is called 'Sux2'"):
+        sg.pl.reconstruction(adata, color=["cell_type", "Sux2"])
+
+
+@pytest.mark.parametrize("color", [None, "cell_type", "Sox2", "long"])
+def test_new_figures_fit_the_columns_of_a_journal(make_adata, color):
+    adata = make_adata(300)
+    adata.obs["long"] = [f"a cell type with a long name {i % 30}" for i in range(300)]
+    figure = sg.pl.reconstruction(adata, color=color).figure
+    width, height = figure.get_size_inches()
+    assert width == pytest.approx(3.5) if color in (None, "Sox2") else 3.49 < width <= 7.2
+    assert 2 < height < 7 and figure.dpi == 300
+    figure.canvas.draw()
+    sizes = [text.get_fontsize() for ax in figure.axes for text in ax.get_xticklabels()]
+    assert min(sizes) >= 6 and max(sizes) <= 8
+    assert plt.rcParams["font.size"] == 10  # other figures are as they were
+    _, ax = plt.subplots()
+    sg.pl.reconstruction(adata, color=color, ax=ax)
+    assert ax.get_xticklabels()[0].get_fontsize() == 10
+
+
 def test_points_shrink_as_cells_grow(make_adata):
     sizes = [sg.pl.reconstruction(make_adata(n)).collections[0].get_sizes()[0] for n in (3, 300, 30_000)]
     assert sizes[0] > sizes[1] > 10 * sizes[2]

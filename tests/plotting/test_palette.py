@@ -57,7 +57,12 @@ def test_first_colours_are_those_of_okabe_and_ito():
 @pytest.mark.parametrize("seen_as", [None, DEUTERANOPIA, PROTANOPIA])
 def test_colours_can_be_told_apart_under_each_vision(seen_as):
     assert closest(palette.CATEGORICAL[:8], seen_as) > 0.07
-    assert closest([*palette.CATEGORICAL, palette.MISSING, "#FFFFFF"], seen_as) > 0.045
+    assert closest([*palette.CATEGORICAL, palette.MISSING, "#FFFFFF"], seen_as) > 0.044
+
+
+def test_two_dozen_labels_look_different_as_small_dots():
+    assert closest([*palette.CATEGORICAL[:24], palette.MISSING, "#FFFFFF"]) > 0.12
+    assert closest([*palette.CATEGORICAL, palette.MISSING, "#FFFFFF"]) > 0.09
 
 
 def test_categories_keep_their_order_and_drop_the_unused():

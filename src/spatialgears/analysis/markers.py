@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: Added to both means of a fold change, in counts per 10,000 (or in the values' own unit).
 PSEUDOCOUNT = 0.01
+KEPT_GENES = 50  # whose values are kept to be drawn
 _ENTRIES = 4_000_000  # dense values ranked at one time
 
 
@@ -43,7 +44,7 @@ class MarkerEnrichment:
     coords
         (spots, 2) places of the spots.
     values
-        (spots, genes) expression that was ranked; kept for at most 50 genes.
+        (spots, genes) expression that was ranked, of the 50 genes of largest effect.
     cell_type, n_cells
         The type, and how many cells of it counted.
     pitch, radius
@@ -68,7 +69,7 @@ class MarkerEnrichment:
     table: pd.DataFrame
     near: pd.Series
     coords: NDArray[np.float64]
-    values: pd.DataFrame | None
+    values: pd.DataFrame
     cell_type: str
     n_cells: int
     pitch: float
@@ -80,7 +81,7 @@ class MarkerEnrichment:
 def marker_enrichment(
     adata: AnnData,
     slide: AnnData,
-    cell_type: str,
+    cell_type: str | int,
     *,
     labels: str,
     genes: str | Sequence[str] | None = None,
@@ -101,7 +102,7 @@ def marker_enrichment(
     slide
         Spots with ``obsm[spatial_key]`` and expression.
     cell_type
-        The type whose markers are looked at.
+        The type whose markers are looked at; a number where types are numbers.
     labels
         Column of ``adata.obs`` with cell types.
     genes
@@ -153,7 +154,7 @@ def marker_enrichment(
             f"within and min_cells must be positive, found {within} and {min_cells}.",
             "1.5 reaches the ring of neighbouring spots.",
         )
-    types = lookup.labels(adata, labels)
+    types, cell_type = lookup.labels(adata, labels), str(cell_type)
     if cell_type not in types.categories:
         raise InputError(
             f"obs[{labels!r}] has no cell type {cell_type!r}; there are {lookup.listed(types.categories)}.",
@@ -189,8 +190,8 @@ def marker_enrichment(
     matrix = (log_normalise(matrix) if raw else matrix)[:, columns]  # depth is that of all genes
     table = compare(matrix, near, alternative=alternative, form=form)
     table.index = pd.Index(names[columns], name="gene")
-    few = len(columns) <= 50
-    values = pd.DataFrame(matrix.toarray(), slide.obs_names, table.index) if few else None
+    kept = np.sort(np.argsort(-table["effect"].abs().to_numpy(), kind="stable")[:KEPT_GENES])
+    values = pd.DataFrame(matrix[:, kept].toarray(), slide.obs_names, table.index[kept])
     return MarkerEnrichment(
         table,
         pd.Series(near, slide.obs_names, name=f"near {cell_type}"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NEAR, OTHER = palette.CATEGORICAL[1], palette.CATEGORICAL[0]
 
 
+@canvas.for_paper
 def spatial_domains(
     adata: AnnData,
     *,
@@ -73,9 +74,10 @@ def spatial_domains(
     grey = {name for name, one in zip(names, noise, strict=True) if one}
     named = named.remove_categories(list(grey.intersection(named.categories)))
     color = pd.Series(named, adata.obs_names, name="domain")
-    return maps.reconstruction(adata, color=color, basis=basis, title=title, ax=ax)
+    return maps.draw_map(adata, color=color, basis=basis, title=title, ax=ax)
 
 
+@canvas.for_paper
 def registration(
     adata: AnnData,
     slide: AnnData,
@@ -117,7 +119,7 @@ def registration(
     """
     cells, spots = coordinates(adata, basis), coordinates(slide, spatial_key)
     values, label = color_values(adata, color)
-    ax = canvas.axes_or_new(ax, **maps.figure_size(spots, maps.MAP_WIDTH, values, legend=True))
+    ax = canvas.axes_or_new(ax, **maps.figure_size(spots, values, legend=True))
     ax.scatter(
         spots[:, 0],
         spots[:, 1],
@@ -131,6 +133,7 @@ def registration(
     return ax
 
 
+@canvas.for_paper
 def marker_map(found: MarkerEnrichment, *, title: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw which spots are near the predicted cells of the type (figure 4, left).
 
@@ -160,9 +163,7 @@ def marker_map(found: MarkerEnrichment, *, title: str | None = None, ax: Axes | 
     """
     near = found.near.to_numpy()
     names = [f"near {found.cell_type} ({near.sum():,})", f"other ({(~near).sum():,})"]
-    ax = canvas.axes_or_new(
-        ax, **maps.figure_size(found.coords, maps.MAP_WIDTH, pd.Series(names), legend=True)
-    )
+    ax = canvas.axes_or_new(ax, **maps.figure_size(found.coords, pd.Series(names), legend=True))
     size = canvas.point_size(ax, len(near))
     for rows, color in ((~near, palette.MISSING), (near, NEAR)):
         x, y = found.coords[rows].T
@@ -172,6 +173,7 @@ def marker_map(found: MarkerEnrichment, *, title: str | None = None, ax: Axes | 
     return ax
 
 
+@canvas.for_paper
 def marker_enrichment(
     found: MarkerEnrichment,
     *,
@@ -184,7 +186,7 @@ def marker_enrichment(
     Parameters
     ----------
     found
-        What ``sg.tl.marker_enrichment`` returned, for at most 50 genes.
+        What ``sg.tl.marker_enrichment`` returned.
     genes
         Genes to draw; default: the eight of largest effect.
     title, ax
@@ -207,18 +209,18 @@ def marker_enrichment(
     >>> [text.get_text() for text in ax.get_xticklabels()]
     ['Gene02', 'Gene01']
     """
-    if found.values is None:
-        raise InputError(
-            f"Values of {len(found.table):,} genes were not kept.",
-            "Name the genes to draw: sg.tl.marker_enrichment(..., genes=[...]).",
-        )
     if genes is None:
-        genes = list(found.table["effect"].abs().nlargest(8).index)
+        genes = list(found.table.loc[found.values.columns, "effect"].abs().nlargest(8).index)
     genes = [genes] if isinstance(genes, str) else list(genes)
-    missing = [gene for gene in genes if gene not in found.table.index]
+    missing = [gene for gene in genes if gene not in found.values]
+    if missing and missing[0] in found.table.index:
+        raise InputError(
+            f"Values of {missing[0]!r} were not kept: {len(found.values.columns)} genes have a larger effect.",
+            f"Name it: sg.tl.marker_enrichment(..., genes=[{missing[0]!r}]).",
+        )
     if missing:
         raise InputError(f"{missing[0]!r} was not tested; tested were {', '.join(found.table.index[:12])}.")
-    ax = canvas.axes_or_new(ax, width=1.6 + 1.0 * len(genes), height=3.6)
+    ax = canvas.axes_or_new(ax, width=max(canvas.COLUMN, 1.2 + 0.65 * len(genes)), height=2.7)
     near = found.near.to_numpy()
     for offset, rows, color in ((-0.2, near, NEAR), (0.2, ~near, OTHER)):
         boxes = ax.boxplot(
@@ -248,22 +250,23 @@ def marker_enrichment(
     return ax
 
 
+@canvas.for_paper
 def spatial_expression(
     adata: AnnData,
-    gene: str,
+    gene: str | Sequence[str],
     *,
     basis: str = "X_gears",
     title: str | None = None,
     ax: Axes | None = None,
-) -> Axes:
-    """Draw a gene as smoothed over the reconstruction.
+) -> Axes | list[Axes]:
+    """Draw genes as smoothed over the reconstruction.
 
     Parameters
     ----------
     adata
-        Cells on which ``sg.tl.spatial_expression`` was run with this gene.
+        Cells on which ``sg.tl.spatial_expression`` was run with these genes.
     gene
-        Its name.
+        Its name, or several: one panel each.
     basis
         Key of the places, the one given to it.
     title, ax
@@ -271,8 +274,8 @@ def spatial_expression(
 
     Returns
     -------
-    Axes
-        A map as :func:`reconstruction` draws it, in colours of the smoothed values.
+    Axes or list of Axes
+        A map as :func:`reconstruction` draws it, in colours of the smoothed values; one for each of several genes.
 
     Examples
     --------
@@ -287,10 +290,15 @@ def spatial_expression(
     'Gene01'
     """
     smoothed = adata.obsm.get("gears_expression")
-    if smoothed is None or gene not in smoothed:
+    genes = [gene] if isinstance(gene, str) else list(gene)
+    missing = [one for one in genes if smoothed is None or one not in smoothed]
+    if missing:
         has = "nothing" if smoothed is None else ", ".join(map(str, smoothed.columns[:12]))
         raise InputError(
-            f"{gene!r} was not smoothed; there is {has}.", f"Run sg.tl.spatial_expression(adata, [{gene!r}])."
+            f"{missing[0]!r} was not smoothed; there is {has}.",
+            f"Run sg.tl.spatial_expression(adata, {genes}).",
         )
-    values = pd.Series(smoothed[gene].to_numpy(), adata.obs_names, name=f"{gene}, smoothed")
-    return maps.reconstruction(adata, color=values, basis=basis, title=title, ax=ax)
+    values = [pd.Series(smoothed[one].to_numpy(), adata.obs_names, name=f"{one}, smoothed") for one in genes]
+    if isinstance(gene, str):
+        return maps.draw_map(adata, color=values[0], basis=basis, title=title, ax=ax)
+    return maps.draw_maps(adata, values, titles=[title] * len(values), ax=ax, basis=basis)

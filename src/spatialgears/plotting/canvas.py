@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,19 +17,51 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+COLUMN, PAGE = 3.5, 7.2  # inches: the width of one column of a journal, and of two
+DPI = 300
+#: What a figure of these sizes is drawn with; a figure that is given keeps its own settings.
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+}
 LEGEND_ROWS = 21  # 40 labels and the missing ones make two columns
 LONGEST_NAME = 32
 RASTER_FROM = 1000
 LIGHTEST_LINE = "#D9D9D9"
 
 
-def axes_or_new(ax: Axes | None, *, width: float = 5.2, height: float = 4.4) -> Axes:
+def for_paper(draw: Callable[P, T]) -> Callable[P, T]:
+    """Draw with text and lines for a figure of column width, unless axes are given."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
+        if kwargs.get("ax") is not None:
+            return draw(*args, **kwargs)
+        from matplotlib import rc_context
+
+        with rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def axes_or_new(ax: Axes | None, *, width: float = COLUMN, height: float = 3.0) -> Axes:
     """The given axes, or those of a new figure of that size in inches, which makes room for legends."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
 
-    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+    return plt.subplots(figsize=(min(width, PAGE), height), layout="constrained", dpi=DPI)[1]
 
 
 def map_axes(ax: Axes, *, title: str | None, unit: str = UNIT) -> None:
@@ -163,7 +196,7 @@ def swatches(
     """A legend of coloured dots, beside the axes in as many columns as it takes, or inside."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], marker="o", linestyle="", color=color, markersize=6) for color in colors]
+    handles = [Line2D([], [], marker="o", linestyle="", color=color) for color in colors]
     (legend_inside if inside else legend_beside)(ax, handles, names, title=title)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LINE_COLORS = [palette.CATEGORICAL[i] for i in (0, 5, 2, 3, 1, 4, 7, 8)]
 
 
+@canvas.for_paper
 def distortion(
     coords: Any,
     truth: Any,
@@ -82,6 +83,7 @@ def distortion(
     return ax
 
 
+@canvas.for_paper
 def calibration_error(
     predictions: Any,
     truth: Any,
@@ -125,6 +127,7 @@ def calibration_error(
     )
 
 
+@canvas.for_paper
 def local_rmse(
     predictions: Any,
     truth: Any,
@@ -160,6 +163,7 @@ def local_rmse(
     return _by_size(metrics.lrmse, words, predictions, truth, ks=ks, max_cells=max_cells, title=title, ax=ax)
 
 
+@canvas.for_paper
 def edge_roc(
     predictions: Any,
     truth: Any,
@@ -196,7 +200,7 @@ def edge_roc(
     k = min(k, len(true) - 2)
     rows = _sample(len(true), max_cells)
     radius = metrics.neighbourhood_radius(true, k=k, rows=rows)
-    ax = canvas.axes_or_new(ax, width=4.8)
+    ax = canvas.axes_or_new(ax)
     legend = []
     for color, (name, predicted) in zip(_colors(len(named)), named.items(), strict=True):
         distances = pdist(predicted[rows]), pdist(true[rows])
@@ -214,6 +218,7 @@ def edge_roc(
     return ax
 
 
+@canvas.for_paper
 def coverage(
     data: Any,
     truth: Any,
@@ -266,7 +271,7 @@ def coverage(
             "Some radii are missing.", "Leave out cells without, or give radii={0.5: ..., 0.9: ...}."
         )
     observed = np.array([np.mean(error <= np.asarray(radii[level], dtype=np.float64)) for level in nominal])
-    ax = canvas.axes_or_new(ax, width=4.8)
+    ax = canvas.axes_or_new(ax)
     line = np.array([0.0, 1.0])
     ax.fill_between(100 * line, 100 * line - 5, 100 * line + 5, color="#EDEDED", linewidth=0)
     ax.plot(100 * line, 100 * line, color=palette.OTHERS, linewidth=0.8, linestyle=":")
@@ -297,7 +302,7 @@ def _by_size(
     named, true = _named(predictions, truth)
     sizes = [k for k in ks if k <= len(true) - 2] or [len(true) - 2]
     rows = _sample(len(true), max_cells)
-    ax = canvas.axes_or_new(ax, width=4.8, height=3.8)
+    ax = canvas.axes_or_new(ax, height=2.8)
     for color, predicted in zip(_colors(len(named)), named.values(), strict=True):
         scale = metrics.least_squares_scale(pdist(predicted[rows]), pdist(true[rows]))
         values = [metric(predicted, true, k=k, rows=rows, scale=scale) for k in sizes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,14 +11,21 @@ import pandas as pd
 from spatialgears import metrics
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, palette
-from spatialgears.plotting.values import SLIDE_UNIT, UNIT, color_values, coordinates, pair, turned_onto
+from spatialgears.plotting.values import (
+    SLIDE_UNIT,
+    UNIT,
+    are_names,
+    color_values,
+    coordinates,
+    pair,
+    turned_onto,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAP_WIDTH = 4.8  # inches, without the legend
 
-
+@canvas.for_paper
 def reconstruction(
     data: Any,
     *,
@@ -29,17 +37,18 @@ def reconstruction(
     legend: bool = True,
     title: str | None = None,
     ax: Axes | None = None,
-) -> Axes:
-    """Draw every cell at its predicted place.
+) -> Axes | list[Axes]:
+    """Draw every cell at its predicted position.
 
     Parameters
     ----------
     data
         AnnData with ``obsm[basis]``, a Reconstruction, or an (n, 2) array.
     color
-        An obs column (such as a cell type), a gene, "uncertainty", "domain", or one value per cell.
+        An obs column (such as a cell type), a gene, "uncertainty", "domain", or one value per cell. A list of such names
+        gives one panel each.
     basis
-        Key of the places in ``obsm``.
+        Key of the coordinates in ``obsm``.
     layer
         Where a gene's values are read; default ``X``. They are drawn as they are.
     size
@@ -55,8 +64,9 @@ def reconstruction(
 
     Returns
     -------
-    Axes
-        With equal aspect and both axes in units of the RMS radius of the slide, or of the slide itself for its own places.
+    Axes or list of Axes
+        With equal aspect and both axes in units of the RMS radius of the slide, or of the slide for coordinates on it; one
+        for each name of a list. A new figure is one or two columns of a journal wide.
 
     Examples
     --------
@@ -69,15 +79,63 @@ def reconstruction(
     'x (RMS radius of the slide)'
     >>> ax.figure.savefig("map.png")  # doctest: +SKIP
     """
+    options: dict[str, Any] = {"basis": basis, "layer": layer, "size": size, "cmap": cmap, "legend": legend}
+    if are_names(data, color):
+        titles = [title] * len(color) if title else list(color)
+        return draw_maps(data, color, titles=titles, ax=ax, **options)
+    return draw_map(data, color=color, title=title, ax=ax, **options)
+
+
+def draw_map(
+    data: Any,
+    *,
+    color: Any,
+    basis: str = "X_gears",
+    layer: str | None = None,
+    size: float | None = None,
+    cmap: str = palette.CONTINUOUS,
+    legend: bool = True,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """One map, as :func:`reconstruction` draws it."""
     coords = coordinates(data, basis)
     values, label = color_values(data, color, layer=layer)
-    ax = canvas.axes_or_new(ax, **figure_size(coords, MAP_WIDTH, values, legend))
+    ax = canvas.axes_or_new(ax, **figure_size(coords, values, legend=legend))
     canvas.points(ax, coords, values, label=label, size=size, cmap=cmap, legend=legend)
     own = not hasattr(data, "obsm") or (basis.startswith("X_gears") and basis != "X_gears_slide")
     canvas.map_axes(ax, title=title, unit=UNIT if own else SLIDE_UNIT)
     return ax
 
 
+def draw_maps(
+    data: Any, colors: Sequence[Any], *, titles: Sequence[str | None], ax: Axes | None, **options: Any
+) -> list[Axes]:
+    """One panel for each colour, in a figure of its own, two or three beside each other."""
+    if ax is not None:
+        raise InputError(
+            f"One Axes was given for {len(colors)} colours.",
+            "Give one colour, or leave ax out for a new figure.",
+        )
+    import matplotlib.pyplot as plt
+
+    columns = min(len(colors), 3 if len(colors) != 4 else 2)
+    rows = -(-len(colors) // columns)
+    width = canvas.PAGE if columns > 1 else canvas.COLUMN
+    spans = np.ptp(coordinates(data, options["basis"]), axis=0)
+    each = float(np.clip((width / columns - 0.9) * spans[1] / (spans[0] or 1.0) + 0.8, 1.6, 5.0))
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width, rows * each), layout="constrained", dpi=canvas.DPI, squeeze=False
+    )
+    drawn = list(axes.flat)
+    for one, color, title in zip(drawn, colors, titles, strict=False):
+        draw_map(data, color=color, title=title, ax=one, **options)
+    for empty in drawn[len(colors) :]:
+        figure.delaxes(empty)
+    return drawn[: len(colors)]
+
+
+@canvas.for_paper
 def truth_vs_prediction(
     coords: Any,
     truth: Any,
@@ -128,7 +186,7 @@ def truth_vs_prediction(
         values, label = pd.Series(true @ axis), "true place, longest axis (RMS radius)"
     else:
         values, label = color_values(coords, color)
-    ax = canvas.axes_or_new(ax, **figure_size(true, 1.7 * MAP_WIDTH, values, legend, panels=2))
+    ax = canvas.axes_or_new(ax, **figure_size(true, values, legend=legend, panels=2))
     _side_by_side(
         ax, true, predicted, values, ("truth", "prediction"), label=label, size=size, cmap=cmap, legend=legend
     )
@@ -137,6 +195,7 @@ def truth_vs_prediction(
     return ax
 
 
+@canvas.for_paper
 def embedding_before_after(
     before: np.ndarray,
     after: np.ndarray,
@@ -186,7 +245,7 @@ def embedding_before_after(
             f"There are {len(left)} profiles before, {len(right)} after and {len(values)} labels.",
             "Give one of each.",
         )
-    ax = canvas.axes_or_new(ax, **figure_size(left, 1.7 * MAP_WIDTH, values, True, panels=2))
+    ax = canvas.axes_or_new(ax, **figure_size(left, values, legend=True, panels=2))
     _side_by_side(
         ax,
         left,
@@ -258,17 +317,21 @@ def _two_columns(embedding: Any) -> np.ndarray:
 
 
 def figure_size(
-    coords: np.ndarray, width: float, values: pd.Series | None, legend: bool, panels: int = 1
+    coords: np.ndarray, values: pd.Series | None, *, legend: bool, panels: int = 1
 ) -> dict[str, float]:
-    """Inches for a new figure: layouts in their proportion, and the colour bar or legend beside them."""
+    """Inches for a new figure: layouts in their proportion, the colour bar or legend beside them, at most a page wide."""
+    beside, least = 0.0, 0.0
+    if values is not None and legend and palette.is_categorical(values):
+        names = palette.encode(values).names
+        letters = max((len(canvas.shorten(name)) for name in names), default=0)
+        columns = -(-len(names) // canvas.LEGEND_ROWS)
+        beside = columns * (0.3 + 0.047 * letters)
+        least = 0.135 * -(-len(names) // max(columns, 1)) + 0.5
+    elif values is not None:
+        beside = 0.6
+    width = min(canvas.COLUMN if panels == 1 else 5.8, canvas.PAGE - beside)
+    if beside <= 0.6:  # a colour bar stays within the column
+        width -= beside
     spans = np.ptp(coords[np.isfinite(coords).all(axis=1)], axis=0) if len(coords) else np.ones(2)
-    height = np.clip((width / panels - 0.8) * spans[1] / (spans[0] or 1.0) + 1.0, 2.8, 7.0)
-    if values is None or not legend:
-        return {"width": width, "height": height}
-    if not palette.is_categorical(values):
-        return {"width": width + 1.0, "height": height}
-    names = palette.encode(values).names
-    letters = max((len(canvas.shorten(name)) for name in names), default=0)
-    columns = -(-len(names) // canvas.LEGEND_ROWS)
-    rows = -(-len(names) // max(columns, 1))
-    return {"width": width + columns * (0.4 + 0.065 * letters), "height": max(height, 0.18 * rows + 0.8)}
+    height = float(np.clip((width / panels - 0.6) * spans[1] / (spans[0] or 1.0) + 0.8, 2.2, 6.0))
+    return {"width": width + beside, "height": max(height, least)}

@@ -1,8 +1,10 @@
 """Colours that people with colour-vision deficiency can tell apart, and the coding of labels into them.
 
 The first eight categorical colours are those of Okabe and Ito. The others were chosen one by one, each as far
-as possible in Oklab from white, from the grey of missing values and from all before it, in the smallest of
-the distances under normal vision, protanopia and deuteranopia. Beyond a dozen no palette is safe on its own.
+as possible in Oklab from white, from the grey of missing values and from all before it. The distance is that under
+normal vision, or 2.2 times the smaller one under protanopia and deuteranopia if that is less: two of 24 colours are
+then at least 0.13 apart, where neighbours of half that distance look alike as small dots. Beyond a dozen colours no
+palette is safe on its own.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ OTHERS = "#8A8A8A"
 CONTINUOUS = "viridis"
 CATEGORICAL = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"),
-    *("#5C1F14", "#291F85", "#85475C", "#857AFF", "#C20000", "#143DC2", "#3D3352", "#1FCC7A"),
-    *("#29528F", "#A3EB99", "#335CE0", "#66E0FF", "#00660A", "#8F6685", "#2999D6", "#EBC233"),
-    *("#CCA3B8", "#EB5C66", "#A35C52", "#663D3D", "#D68500", "#7A3370", "#3D7AD6", "#FF9970"),
-    *("#4714A3", "#8599FF", "#B83DB8", "#3DCCEB", "#8F8547", "#70003D", "#471F66", "#3DF5EB"),
+    *("#69003C", "#2D00A5", "#0F5A00", "#964BF0", "#B40F78", "#00FF96", "#00F0FF", "#784B4B"),
+    *("#0F3C5A", "#87C369", "#FF2D69", "#693CA5", "#B4000F", "#A587FF", "#2D3CE1", "#FF87FF"),
+    *("#D24BD2", "#5A2D00", "#FF96A5", "#5A0078", "#69784B", "#A55A87", "#0FC3B4", "#2D5A78"),
+    *("#4B87E1", "#960FC3", "#009600", "#69E100", "#7878A5", "#FFC369", "#9696C3", "#A5A578"),
 )
 
 

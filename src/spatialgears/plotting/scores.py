@@ -20,6 +20,7 @@ LEVEL = 0.05
 SPACES = palette.CATEGORICAL[2:]  # of embeddings; the first two are those of spots and cells
 
 
+@canvas.for_paper
 def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw Moran's I of every gene in the reconstruction against that on the slide.
 
@@ -52,7 +53,7 @@ def moran_agreement(adata: AnnData, *, title: str | None = None, ax: Axes | None
             "There is no slide to compare with.", "Run sg.tl.spatial_expression(adata, slide=slide)."
         )
     table = found["table"]
-    ax = canvas.axes_or_new(ax, width=4.2, height=4.0)
+    ax = canvas.axes_or_new(ax, height=3.3)
     x, y = table["slide"].to_numpy(), table["reconstruction"].to_numpy()
     ax.scatter(x, y, s=14, color=palette.CATEGORICAL[0], linewidths=0, alpha=0.7)
     for i in _apart(x, y):
@@ -82,6 +83,7 @@ def _apart(x: np.ndarray, y: np.ndarray) -> list[int]:
     return chosen
 
 
+@canvas.for_paper
 def neighbors_by_type(adata: AnnData, *, title: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw which types are neighbours more (red) or less (blue) often than by chance; dots mark the significant.
 
@@ -111,8 +113,8 @@ def neighbors_by_type(adata: AnnData, *, title: str | None = None, ax: Axes | No
     table = slot(adata, "gears_neighbors", "sg.tl.neighbors_by_type(adata, labels)")["table"]
     ratio = matrix(table, "log2_ratio")
     n = len(ratio)
-    side = 2.2 + 0.28 * n
-    ax = canvas.axes_or_new(ax, width=side + 1.0, height=side)
+    side = min(1.6 + 0.19 * n, canvas.PAGE - 0.8)
+    ax = canvas.axes_or_new(ax, width=side + 0.8, height=side)
     ends = max(float(np.percentile(np.abs(ratio.to_numpy()), 98)), 0.1)
     drawn = ax.imshow(ratio, cmap="RdBu_r", vmin=-ends, vmax=ends)
     row, column = np.nonzero(matrix(table, "pvalue_adj").to_numpy() < LEVEL)
@@ -136,6 +138,7 @@ def neighbors_by_type(adata: AnnData, *, title: str | None = None, ax: Axes | No
     return ax
 
 
+@canvas.for_paper
 def mixing(table: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw the mixing scores of one or several embeddings, one line per score, before to after.
 
@@ -168,7 +171,7 @@ def mixing(table: pd.DataFrame, *, title: str | None = None, ax: Axes | None = N
     }
     rows = [(by, score) for by in table.index.unique("by") for score in scores]
     bases = list(table.index.unique("basis"))
-    ax = canvas.axes_or_new(ax, width=6.6, height=1.2 + 0.34 * len(rows))
+    ax = canvas.axes_or_new(ax, width=5.2, height=0.9 + 0.24 * len(rows))
     for y, (by, score) in enumerate(rows):
         values = [float(table.loc[(basis, by), score]) for basis in bases]
         ax.plot([min(values), max(values)], [y, y], color=canvas.LIGHTEST_LINE, linewidth=2, zorder=1)

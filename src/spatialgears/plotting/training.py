@@ -29,6 +29,7 @@ class Curve(NamedTuple):
     values: np.ndarray
 
 
+@canvas.for_paper
 def training_curves(
     history: History | GEARS,
     *,
@@ -71,7 +72,7 @@ def training_curves(
             f"The history has no {', '.join(sorted(set(keys or ()) - found)) or 'curves'}.",
             f"It has {', '.join(sorted(history)) or 'nothing'}.",
         )
-    ax = canvas.axes_or_new(ax, width=6.8)
+    ax = canvas.axes_or_new(ax, width=5.0)
     shown = list(dict.fromkeys(curve.name for curves in parts.values() for curve in curves))
     colors, dashes, start, smallest = palette.CATEGORICAL[:8], ("-", "--", ":", "-."), 0.0, np.inf
     for phase, curves in parts.items():

@@ -109,6 +109,17 @@ def domain_name(domain: object, majority: str, share: float) -> str:
     )
 
 
+def are_names(data: Any, color: Any) -> bool:
+    """Whether ``color`` lists several things to colour by, and is not one label per cell."""
+    if not isinstance(color, (list, tuple)) or not color or not all(isinstance(one, str) for one in color):
+        return False
+    n = data.n_obs if hasattr(data, "obsm") else len(coordinates(data))
+    if len(color) != n:
+        return True
+    known = {*data.obs.columns, *data.var_names, *ALIASES} if hasattr(data, "obsm") else set(ALIASES)
+    return set(color) <= known
+
+
 def slot(adata: AnnData, key: str, call: str) -> dict[str, Any]:
     """What an analysis left in ``uns[key]``, or an error with the call that writes it."""
     if key not in adata.uns:
