@@ -45,7 +45,7 @@ class CheckReport:
     slides, cells
         Each input in numbers.
     kind
-        ``"counts"`` or ``"normalised"``.
+        ``"counts"``, ``"normalised"``, or ``"mixed"``: the cells are counts and a slide is not.
     shared_genes, panel_genes, spatial_genes
         Genes in every input; those that a run uses; of these, those with a mean Moran's I above 0.1.
     depth_ratio
@@ -165,7 +165,7 @@ def check_inputs(
         share = cells.n_obs / len(valid.empty_cells)  # of very many cells some were looked at
         placed = replace(placed, observations=cells.n_obs, empty=round(placed.empty * share))
     cost = prepared.cost(config, n_cells=0 if cells is None else cells.n_obs)
-    likeness = Likeness.of(valid)
+    likeness = Likeness.of(prepared.inputs)
     return CheckReport(
         slides=summaries,
         cells=placed,

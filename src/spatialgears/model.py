@@ -107,7 +107,8 @@ class GEARS:
         spatial_key
             Key of ``obsm`` with the places of spots.
         normalised
-            Accept values that are not counts.
+            Accept values that are not counts. If only the slides have such values, as in situ atlases do, counts are
+            drawn for them at rates matched to those of the cells.
         names
             What to call the inputs in messages, slides first.
         checkpoint
@@ -208,7 +209,7 @@ class GEARS:
         >>> rec = sg.GEARS.load("out/model").reconstruct(sg.read("more_cells.h5ad"))  # doctest: +SKIP
         """
         fitted, panel = self.fitted_, self.panel_
-        if normalised is not None and normalised == fitted.raw:
+        if normalised is not None and normalised == fitted.raw and not (normalised and fitted.matched):
             learnt, given = ("counts", "normalised values") if fitted.raw else ("normalised values", "counts")
             raise InputError(
                 f"The model was fitted on {learnt}, and normalised={normalised} says that the cells have {given}.",

@@ -60,7 +60,9 @@ def test_of_a_large_slide_as_many_spots_as_are_kept_fill_the_tissue(small_config
     spots = SimpleNamespace(draw=lambda index, generator: Features(torch.zeros(len(index), 2)))
     counts = sparse.csr_matrix(np.random.default_rng(0).poisson(2.0, (400, 3)))
     panel = Panel(np.array(["a", "b", "c"]), np.ones(3, np.float32), np.full(3, 0.5), 6.0)
-    prepared = SimpleNamespace(spots=[counts], slides=[grid], frames=[None], panel=panel, raw=True)
+    prepared = SimpleNamespace(
+        spots=[counts], slides=[grid], frames=[None], panel=panel, raw=True, matched=False
+    )
     [kept] = _keep_slides(prepared, spots, seed=0)
     assert len(kept.coords) == 100 and kept.pitch == pytest.approx(2.0)
     assert kept.checked.values.shape == (100, 3)  # of the spots that are kept, by their position among these

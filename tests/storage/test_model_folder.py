@@ -135,7 +135,9 @@ def test_files_of_another_model_are_refused(small_model, folder):
         GEARS.load(folder)
     small_model.save(folder, overwrite=True)
     tensors, meta = load_state(folder / "weights.safetensors")
-    save_state(folder / "weights.safetensors", {k: v.flip(0) if v.ndim else v for k, v in tensors.items()}, meta)
+    save_state(
+        folder / "weights.safetensors", {k: v.flip(0) if v.ndim else v for k, v in tensors.items()}, meta
+    )
     with pytest.raises(RunError, match=r"weights.safetensors in .* is not what was saved"):
         GEARS.load(folder)
 
@@ -145,7 +147,9 @@ def test_facts_that_do_not_fit_the_weights_are_refused(folder):
     for changed in (meta | {"members": 5}, {k: v for k, v in meta.items() if k != "slides"}):
         changed = {key: value for key, value in changed.items() if key != "digest"}
         (folder / "meta.json").write_text(sealed(json.dumps(changed, indent=1)) + "\n")
-        with pytest.raises(RunError, match=r"does not belong to the configuration|meta.json cannot be used: slides"):
+        with pytest.raises(
+            RunError, match=r"does not belong to the configuration|meta.json cannot be used: slides"
+        ):
             GEARS.load(folder)
 
 

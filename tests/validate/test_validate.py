@@ -337,9 +337,20 @@ def test_normalised_values_are_recognised_and_accepted_when_said(slide, cells, l
 
 
 def test_slides_and_cells_that_were_normalised_otherwise_are_told(slide, cells):
-    for one, unlike in ((normalise(slide, log=True), True), (slide, False)):
-        found = validate_inputs(one, cells, normalised=True).warnings
-        assert any("Normalise slides and cells alike" in text for text in found) == unlike
+    for one, unlike in ((normalise(slide, log=True), True), (normalise(slide, log=False), False)):
+        found = validate_inputs(one, normalise(cells, log=False), normalised=True)
+        assert any("Normalise slides and cells alike" in text for text in found.warnings) == unlike
+        assert found.kind == "normalised"
+
+
+def test_cells_with_counts_and_slides_without_are_mixed(slide, cells):
+    assert (
+        validate_inputs(slide, cells, normalised=True).kind == "normalised"
+    )  # all are counts, as far as can be seen
+    found = validate_inputs([slide, normalise(slide[:60].copy(), log=True)], cells, normalised=True)
+    assert found.kind == "mixed" and found.forms == ["counts", "log", "counts"]
+    assert not any("the cells" in text and "as asked" in text for text in found.warnings)
+    assert not any("alike" in text for text in found.warnings)
 
 
 def test_forms():

@@ -79,13 +79,23 @@ class CheckedSlide:
 
     @classmethod
     def of(
-        cls, counts: Matrix, coords: NDArray[np.float64], panel: Panel, *, raw: bool, seed: int
+        cls,
+        counts: Matrix,
+        coords: NDArray[np.float64],
+        panel: Panel,
+        *,
+        raw: bool,
+        counted: bool = True,
+        seed: int,
     ) -> CheckedSlide:
-        """Of a slide with counts (n, G) on the panel, or values if not ``raw``, at coordinates (n, 2)."""
+        """Of a slide with counts (n, G) on the panel, or values if not ``raw``, at coordinates (n, 2).
+
+        The noise of counts that were not ``counted``, but matched to values, is that of the values.
+        """
         spots = np.sort(numpy_rng(seed, "checked spots").permutation(counts.shape[0])[:MOST_SPOTS])
         genes = most_spatial(panel.morans_i)
         values = expression(counts, panel, raw=raw, rows=spots).astype(np.float16).astype(np.float32)
-        if raw:
+        if raw and counted:
             ceiling = noise_ceiling(counts[spots], target=panel.target, seed=seed)[genes]
         else:
             ceiling = smooth_ceiling(values, coords[spots])

@@ -115,6 +115,7 @@ def fit_model(
         embedding=_summary(encoder, nearest),
         inputs=Remembered.of(prepared.spots, _cells(prepared), forms=prepared.inputs.forms, raw=prepared.raw),
         folds=prepared.folds,
+        matched=prepared.matched,
     )
     return replace(fitted, cell_check=check_cells(fitted, _cells(prepared), config, progress=progress))
 
@@ -224,7 +225,12 @@ def _keep_slides(prepared: Prepared, spots: SpotFeatures, *, seed: int) -> list[
         features = spots.draw(index, torch_rng(seed, "anchors", s))
         own_seed = child_seed(seed, "checked", s)
         checked = CheckedSlide.of(
-            counts[chosen], coords[chosen], prepared.panel, raw=prepared.raw, seed=own_seed
+            counts[chosen],
+            coords[chosen],
+            prepared.panel,
+            raw=prepared.raw,
+            counted=not prepared.matched,
+            seed=own_seed,
         )
         kept.append(KeptSlide(coords[chosen], anchors, features, frame, float(pitch), checked))
     return kept

@@ -112,6 +112,8 @@ class Fitted:
         Which spots were held out of which model.
     cell_check
         The check on the cells of the fit by kept-out genes; None until it is made.
+    matched
+        Whether slides had values that are not counts, and counts were matched to those of the cells.
     """
 
     view: CellView
@@ -125,6 +127,7 @@ class Fitted:
     inputs: Remembered
     folds: Folds
     cell_check: CellCheck | None = None
+    matched: bool = False
 
     @property
     def panel(self) -> Panel:
@@ -177,6 +180,7 @@ class Fitted:
         """The facts, for ``meta.json``."""
         return {
             "raw": self.raw,
+            "matched": self.matched,
             "target": self.panel.target,
             "members": len(self.network.members),
             "slides": len(self.slides),
@@ -234,6 +238,7 @@ class Fitted:
             cell_check=CellCheck.restore(meta["cell_check"], part("cell_check", tensors))
             if meta["cell_check"]
             else None,
+            matched=bool(meta["matched"]),
         )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from spatialgears.config import Config
+from spatialgears.expression.matching import matched_counts
 from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, Panel, build_panel
 from spatialgears.pipeline.cost import Cost, predict_cost
 from spatialgears.pipeline.foreseen import foreseen
@@ -41,6 +42,8 @@ class Prepared:
         What speaks against the result before anything is learnt, in words.
     foreseen
         What the finished run will warn of whatever it learns, in words.
+    matched
+        Whether slides had values that are not counts, and counts were matched to those of the cells.
     """
 
     inputs: ValidInputs
@@ -52,6 +55,7 @@ class Prepared:
     folds: Folds
     warnings: list[str]
     foreseen: list[str]
+    matched: bool = False
 
     @property
     def raw(self) -> bool:
@@ -77,6 +81,7 @@ class Prepared:
 
 def prepare(inputs: ValidInputs, config: Config) -> Prepared:
     """Decide folds and genes on valid inputs. ``gears check`` and a run both call this, so that they agree."""
+    matched, inputs = inputs.kind == "mixed", as_counts(inputs)
     spots, places, cells = inputs.without_empty()
     folds = draw_folds([len(coords) for coords in places], config)
     panel, columns = choose_panel(spots, places, cells, folds, inputs=inputs, config=config)
@@ -91,6 +96,27 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
         folds=folds,
         warnings=[*inputs.warnings, *Likeness.of(inputs).odd(config)],
         foreseen=foreseen(panel.morans_i, len(spots), config),
+        matched=matched,
+    )
+
+
+def as_counts(inputs: ValidInputs) -> ValidInputs:
+    """The inputs, with counts matched to those of the cells for slides that have none; others as they are."""
+    if inputs.kind != "mixed":
+        return inputs
+    assert inputs.cells is not None
+    slides, forms = zip(inputs.slides, inputs.forms, strict=False), inputs.forms
+    found = [one if form == "counts" else matched_counts(one, inputs.cells) for one, form in slides]
+    told = (
+        "The slides have values that are not counts, and the cells have counts: the order of each gene's values over the "
+        "spots is kept, and its rates are matched to those of the cells."
+    )
+    return replace(
+        inputs,
+        slides=found,
+        kind="counts",
+        forms=["counts"] * len(forms),
+        warnings=[*inputs.warnings, told],
     )
 
 

@@ -87,6 +87,7 @@ class Facts(BaseModel):
     model_config = ConfigDict(strict=True)
 
     raw: bool
+    matched: bool
     target: Annotated[FiniteFloat, Field(gt=0, le=1e12)]
     members: Annotated[int, Field(ge=1, le=MOST_MEMBERS)]
     slides: Annotated[int, Field(ge=1, le=MOST_SLIDES)]

@@ -45,7 +45,8 @@ class ValidInputs:
     genes
         Names of the G shared genes, sorted.
     kind
-        ``"counts"``, or ``"normalised"`` where the user accepted values that are not.
+        ``"counts"``; where the user accepted values that are not counts, ``"normalised"``, or ``"mixed"`` if the cells
+        are counts and a slide is not.
     forms
         What each input's values look like, slides first, then cells: counts, linear, log or scaled.
     titles
@@ -64,7 +65,7 @@ class ValidInputs:
     coords: list[np.ndarray]
     cells: sparse.csr_matrix | None
     genes: np.ndarray
-    kind: Literal["counts", "normalised"]
+    kind: Literal["counts", "normalised", "mixed"]
     forms: list[values.Form]
     titles: list[str]
     obs_names: np.ndarray
@@ -293,7 +294,12 @@ def _assemble(
                 f"{names[n_slides]}: names of cells repeat; results can be matched by order only."
             )
     forms = [values.form_of(one) for one in counts]
-    if has_cells and normalised and forms[-1] not in forms[:n_slides]:
+    kind: Literal["counts", "normalised", "mixed"] = "normalised" if normalised else "counts"
+    if has_cells and normalised and forms[-1] == "counts" and set(forms) != {"counts"}:
+        kind = "mixed"
+        taken = f"{names[n_slides]}: the values look like counts; taken as normalised, as asked."
+        warnings = [text for text in warnings if text != taken]
+    elif has_cells and normalised and forms[-1] not in forms[:n_slides]:
         warnings.append(
             f"{names[n_slides]}: the values look {values.describe(counts[-1])}, those of the slides "
             f"{values.describe(counts[0])}. Normalise slides and cells alike."
@@ -305,7 +311,7 @@ def _assemble(
         coords=coords,
         cells=counts[-1] if has_cells else None,
         genes=genes,
-        kind="normalised" if normalised else "counts",
+        kind=kind,
         forms=forms,
         titles=slide_titles(names[:n_slides]),
         obs_names=np.asarray(obs_names[-1] if has_cells else [], dtype=str),
