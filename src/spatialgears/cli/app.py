@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in given
     # notebooks hand on a backend of their own, which may not be installed here
     os.environ["MPLBACKEND"] = "Agg"
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads sleep: runs side by side do not stall
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # names may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):

@@ -36,7 +36,9 @@ class Config(Stage):
         0, "decides everything random", when="you want to see how much of a result is chance"
     )
     threads: Annotated[int, Field(ge=0, le=1024)] = setting(
-        0, "CPU threads; 0: as many as this process may use, at most 8", when="you share the machine: fewer"
+        0,
+        "CPU threads; 0: OMP_NUM_THREADS, or as many as affinity, control group and SLURM allow, at most 8",
+        when="you share the machine: fewer",
     )
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = setting(
         "cpu",

@@ -18,7 +18,7 @@ from spatialgears.expression.views import BANK_BYTES, MAX_VIEWS
 from spatialgears.geometry.ensemble import ENSEMBLE_DRAWS
 from spatialgears.geometry.training import SLIDE_VIEWS
 from spatialgears.pipeline.features import DENSE_CELLS
-from spatialgears.runtime.machine import usable_cores
+from spatialgears.runtime.threads import usable_threads
 from spatialgears.runtime.memory import memory_limits
 from spatialgears.supervision.folds import MOST_SLIDES
 from spatialgears.supervision.targets import DIM
@@ -98,7 +98,7 @@ def predict_cost(
         With several, how long to train is found out first.
     """
     c, a, g = Coefficients(), config.assembly, config.geometry
-    cores = config.threads or usable_cores()
+    cores = config.threads or usable_threads().number
     speed = c.macs_per_second * cores**c.core_gain
     width_in = _width(n_genes, config)
     generator, denoiser = _macs(width_in, config)
