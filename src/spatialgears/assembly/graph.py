@@ -34,39 +34,28 @@ class LocalityGraph:
     isolated: int
 
 
-def nearest(
-    points: NDArray[Any], k: int, *, queries: NDArray[Any] | None = None, seed: int = 0
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The k nearest ``points`` of each query, nearest first.
+def nearest(points: NDArray[Any], k: int, *, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k nearest others of each point, nearest first: index and distance, each (N, min(k, N - 1)).
 
-    Exact up to ``EXACT_POINTS`` points, O(points x queries x dimension) in time and linear in memory; above
-    that PyNNDescent, about O(N log N). Without ``queries``, each point's neighbours other than itself.
-
-    Returns
-    -------
-    index, distance
-        Each (queries, min(k, points available)).
+    Exact up to ``EXACT_POINTS`` points, O(N^2 dimension) in time and linear in memory; above that PyNNDescent, about
+    O(N log N).
     """
     points = np.ascontiguousarray(points, np.float32)
-    others = queries is None
-    queries = points if queries is None else np.ascontiguousarray(queries, np.float32)
-    k = min(k + others, len(points))
+    k = min(k + 1, len(points))  # the point itself is among them
     if len(points) <= EXACT_POINTS:
-        distance, index = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(points).kneighbors(queries)
+        distance, index = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(points).kneighbors(points)
     else:
-        index, distance = _approximate(points, None if others else queries, k, seed=seed)
-    return without_self(index, distance) if others else (index.astype(np.int64), distance.astype(np.float32))
+        index, distance = _approximate(points, k, seed=seed)
+    return without_self(index, distance)
 
 
-def _approximate(
-    points: NDArray[Any], queries: NDArray[Any] | None, k: int, *, seed: int
-) -> tuple[NDArray, NDArray]:
+def _approximate(points: NDArray[Any], k: int, *, seed: int) -> tuple[NDArray, NDArray]:
     from pynndescent import NNDescent
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numba's notes on its own caches and thread layers
-        index = NNDescent(points, n_neighbors=max(k, 15), random_state=seed % 2**32, n_jobs=1)
-        found, distance = index.neighbor_graph if queries is None else index.query(queries, k=k)
+        graph = NNDescent(points, n_neighbors=max(k, 15), random_state=seed % 2**32, n_jobs=1)
+        found, distance = graph.neighbor_graph
     return found[:, :k], distance[:, :k]
 
 

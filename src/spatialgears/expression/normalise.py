@@ -23,7 +23,7 @@ def log_normalise(counts: Matrix, target: float = 1e4) -> Matrix:
     Parameters
     ----------
     counts
-        Counts (..., G) as tensor or array, or (n, G) sparse. Not modified; an empty profile stays empty.
+        Counts (..., G), or (n, G) sparse. Not modified; an empty profile stays empty.
     target
         Library size after scaling.
 
@@ -31,9 +31,6 @@ def log_normalise(counts: Matrix, target: float = 1e4) -> Matrix:
     -------
     float32 of the same kind and shape; sparse stays sparse.
     """
-    if isinstance(counts, Tensor):
-        counts = counts.float()
-        return torch.log1p(counts * (target / counts.sum(-1, keepdim=True).clamp_min(1.0)))
     if sp.issparse(counts):
         out = sp.csr_matrix(counts, dtype=np.float32, copy=True)
         scale = target / np.maximum(out.sum(1, dtype=np.float64).A1, 1.0)

@@ -19,6 +19,7 @@ from spatialgears.validate.coexpression import agreement, agreement_by_gene, bes
 logger = logging.getLogger(__name__)
 
 NEIGHBORS = 6  # of a spot, by which Moran's I is measured: a hexagonal ring
+BINS = 20  # groups of genes of similar mean, within which variability is compared
 #: More shared genes than this is a whole transcriptome; a targeted panel is used as it was chosen.
 WHOLE_TRANSCRIPTOME = 1000
 #: Agreement of co-expression between slides and cells above which all genes count fully, and below which each counts as
@@ -200,15 +201,13 @@ def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True)
     return np.maximum(by_gene, LEAST) ** trust
 
 
-def dispersion(x: Matrix, *, bins: int = 20) -> np.ndarray:
+def dispersion(x: Matrix) -> np.ndarray:
     """How much more each gene varies than genes of similar mean: variance over mean, standardised within bins of mean.
 
     Parameters
     ----------
     x
         Log-normalised expression (n, G); sparse stays sparse.
-    bins
-        Groups of genes of similar mean.
 
     Returns
     -------
@@ -218,7 +217,7 @@ def dispersion(x: Matrix, *, bins: int = 20) -> np.ndarray:
     variance = np.maximum(_column_sums(_product(x, x)) / x.shape[0] - mean**2, 0)
     level = np.log(np.where(mean > 0, variance / np.where(mean > 0, mean, 1), 0) + 1e-12)
     rank = np.argsort(np.argsort(mean, kind="stable"), kind="stable")
-    group = rank * min(bins, max(1, len(mean) // 2)) // len(mean)  # (G,) bins of equal numbers of genes
+    group = rank * min(BINS, max(1, len(mean) // 2)) // len(mean)  # (G,) bins of equal numbers of genes
     count = np.maximum(np.bincount(group), 1)
     centre = np.bincount(group, level) / count
     spread = np.sqrt(np.maximum(np.bincount(group, level**2) / count - centre**2, 0)) + 1e-9

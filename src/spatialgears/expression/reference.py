@@ -23,27 +23,25 @@ N_COMPONENTS, N_NEIGHBORS = 30, 5
 CHUNK = 4096
 
 
-def reference_encoder(spots: Tensor, *, n_components: int = N_COMPONENTS, seed: int = 0) -> Encoder:
+def reference_encoder(spots: Tensor, *, seed: int = 0) -> Encoder:
     """Principal components of the spots' weighted expression (n, G), as a linear encoder."""
-    n_components = min(n_components, *spots.shape)
+    n_components = min(N_COMPONENTS, *spots.shape)
     _, _, right = randomized_svd(spots.numpy(), n_components, n_iter=4, random_state=seed % 2**32)
     loadings = torch.from_numpy(np.ascontiguousarray(right.T, dtype=np.float32))
     return Encoder(spots.shape[1], n_components, hidden=None, start=loadings).freeze()
 
 
-def nearest_mean(known: Tensor, values: Tensor, query: Tensor, *, k: int = N_NEIGHBORS) -> Tensor:
-    """Mean of ``values`` (n, d) over the k ``known`` (n, h) nearest to each ``query`` (m, h) by cosine."""
+def nearest_mean(known: Tensor, values: Tensor, query: Tensor) -> Tensor:
+    """Mean of ``values`` (n, d) over the ``known`` (n, h) nearest to each ``query`` (m, h) by cosine."""
     known = torch.nn.functional.normalize(known, dim=1)
     parts = []
     for part in torch.nn.functional.normalize(query, dim=1).split(CHUNK):
-        nearest = (part @ known.T).topk(min(k, len(known)), dim=1).indices  # (chunk, k)
+        nearest = (part @ known.T).topk(min(N_NEIGHBORS, len(known)), dim=1).indices  # (chunk, k)
         parts.append(values[nearest].mean(1))
     return torch.cat(parts)
 
 
-def knn_places(
-    known: Sequence[Tensor], coords: Sequence[np.ndarray], query: Tensor, *, k: int = N_NEIGHBORS
-) -> np.ndarray:
+def knn_places(known: Sequence[Tensor], coords: Sequence[np.ndarray], query: Tensor) -> np.ndarray:
     """Coordinates (m, 2) of the profiles ``query`` (m, h) from the nearest spots in an embedding.
 
     Parameters
@@ -54,11 +52,9 @@ def knn_places(
         Their canonical coordinates (n_i, 2).
     query
         Embedded profiles (m, h).
-    k
-        Nearest spots of each slide.
     """
     layouts = [
-        nearest_mean(z, torch.from_numpy(np.asarray(xy)), query, k=k).numpy()
+        nearest_mean(z, torch.from_numpy(np.asarray(xy)), query).numpy()
         for z, xy in zip(known, coords, strict=True)
     ]
     first, others = layouts[0], layouts[1:]

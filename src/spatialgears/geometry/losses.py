@@ -62,12 +62,9 @@ def gram_scale_loss(pred: Tensor, target: Tensor) -> Tensor:
     return (_trace(pred).log() - _trace(target).log()).square()
 
 
-def nca_loss(
-    pred: Tensor, near: Neighbours, temperature: Tensor | float, mask: Tensor | None = None
-) -> Tensor:
+def nca_loss(pred: Tensor, near: Neighbours, temperature: Tensor, mask: Tensor | None = None) -> Tensor:
     """L_NCA: negative log probability of the true neighbours under each point's softmax over squared distances."""
-    scale = temperature[:, None, None] if isinstance(temperature, Tensor) else temperature
-    logits = (squared_distances(pred) / -scale).masked_fill(
+    logits = (squared_distances(pred) / -temperature[:, None, None]).masked_fill(
         _forbidden(pred.shape[1], mask, pred.device), NEVER
     )
     logp = logits.gather(2, near.index).masked_fill(~near.valid, NEVER).logsumexp(-1) - logits.logsumexp(-1)
@@ -109,13 +106,14 @@ def overlap_scale_loss(first: Tensor, second: Tensor, shared: Tensor | None = No
 
 
 def overlap_kl_loss(
-    first: Tensor, second: Tensor, temperature: Tensor | float, shared: Tensor | None = None
+    first: Tensor, second: Tensor, temperature: Tensor, shared: Tensor | None = None
 ) -> Tensor:
     """Symmetric KL divergence between two views' softmax distance distributions over shared points."""
-    scale = temperature[:, None, None] if isinstance(temperature, Tensor) else temperature
     forbidden = _forbidden(first.shape[1], shared, first.device)
     one, two = (
-        (squared_distances(centre(view, shared)) / -scale).masked_fill(forbidden, NEVER).log_softmax(-1)
+        (squared_distances(centre(view, shared)) / -temperature[:, None, None])
+        .masked_fill(forbidden, NEVER)
+        .log_softmax(-1)
         for view in (first, second)
     )
     divergence = ((one.exp() - two.exp()) * (one - two)).masked_fill(forbidden, 0.0).sum(-1)
