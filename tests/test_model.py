@@ -249,17 +249,17 @@ def test_later_cells_that_do_not_belong_to_the_slides_are_a_warning(
     small_model, small_result, stranger, small_tissue, tmp_path
 ):
     def told(model, cells):
-        return [one for one in model.reconstruct(cells).warnings if "go together" in one or "agrees" in one]
+        return [one for one in model.reconstruct(cells).warnings if "co-expressed" in one or "agrees" in one]
 
     found = told(small_model, stranger)
     assert any(
-        one.startswith("Genes that go together on the slides do so less in the cells") for one in found
+        one.startswith("Genes that are co-expressed on the slides are less so in the cells") for one in found
     )
     small_model.save(tmp_path / "model")
     assert told(GEARS.load(tmp_path / "model"), stranger) == found
     assert told(small_model, small_tissue.cells[:120].copy()) == []
     assert told(small_model, stranger[:99].copy()) == []  # a few need not look like their tissue
-    assert not any("go together" in one for one in small_result.warnings)
+    assert not any("co-expressed" in one for one in small_result.warnings)
 
 
 def test_what_the_fit_said_of_its_cells_is_not_said_twice(small_config, small_tissue, stranger):
@@ -269,7 +269,7 @@ def test_what_the_fit_said_of_its_cells_is_not_said_twice(small_config, small_ti
     model = GEARS(config).fit(small_tissue.slides, stranger)
     for cells in (stranger, stranger[::-1].copy()):
         placed = model.reconstruct(cells)
-        assert sum("Genes that go together" in one for one in placed.warnings) == 1
+        assert sum("Genes that are co-expressed" in one for one in placed.warnings) == 1
 
 
 def test_what_the_fit_said_of_its_cells_is_not_said_of_others(small_model, small_tissue, monkeypatch):

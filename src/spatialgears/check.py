@@ -14,7 +14,7 @@ from spatialgears.config import Config, Preset
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.text import duration, number, size
 from spatialgears.validate import input_names
-from spatialgears.validate.agreement import Likeness, depths
+from spatialgears.validate.agreement import SlideCellAgreement, depths
 from spatialgears.validate.sampling import validate_sampled
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def check_inputs(
         share = cells.n_obs / len(valid.empty_cells)  # of very many cells some were looked at
         placed = replace(placed, observations=cells.n_obs, empty=round(placed.empty * share))
     cost = prepared.cost(config, n_cells=0 if cells is None else cells.n_obs)
-    likeness = Likeness.of(prepared.inputs)
+    agreement = SlideCellAgreement.of(prepared.inputs)
     return CheckReport(
         slides=summaries,
         cells=placed,
@@ -173,10 +173,10 @@ def check_inputs(
         shared_genes=len(valid.genes),
         panel_genes=len(prepared.panel),
         spatial_genes=int((prepared.panel.morans_i > SPATIAL).sum()),
-        depth_ratio=likeness.depth_ratio,
-        agreement=likeness.agreement,
-        coexpression=likeness.coexpression,
-        unknown=likeness.unknown,
+        depth_ratio=agreement.depth_ratio,
+        agreement=agreement.agreement,
+        coexpression=agreement.coexpression,
+        unknown=agreement.unknown,
         warnings=[*prepared.warnings, *_memory(cost), *prepared.foreseen],
         cost=cost,
     )

@@ -223,7 +223,11 @@ class GEARS:
         rows = sample_cells(cells, seed=self.config.seed)
         some = counts if rows is None else counts[rows]
         known = fitted.inputs.are_of_the_fit(some)
-        found = [] if known else fitted.inputs.odd(some, config, missing=missing, raw=fitted.raw, notes=notes)
+        found = (
+            []
+            if known
+            else fitted.inputs.warnings(some, config, missing=missing, raw=fitted.raw, notes=notes)
+        )
         _log_warnings(found)
         with threads(config.threads) as workers, threads(1), shown(progress) as callback:
             placed = place(fitted, counts, config, missing=missing, workers=workers, progress=callback)

@@ -8,11 +8,11 @@ from scipy import sparse
 from spatialgears.config import Config
 from spatialgears.datasets import simulate_tissue
 from spatialgears.validate import validate_inputs
-from spatialgears.validate.agreement import AGREEING, TOGETHER, Likeness
+from spatialgears.validate.agreement import AGREEING, TOGETHER, SlideCellAgreement
 
 
-def likeness(slides: list[ad.AnnData], cells: ad.AnnData | None, **options: object) -> Likeness:
-    return Likeness.of(validate_inputs(slides, cells, **options))
+def likeness(slides: list[ad.AnnData], cells: ad.AnnData | None, **options: object) -> SlideCellAgreement:
+    return SlideCellAgreement.of(validate_inputs(slides, cells, **options))
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,8 @@ def tissue():
     return simulate_tissue(n_cells=600, n_genes=120, n_sections=2, spots=250, seed=0)
 
 
-def told(found: Likeness) -> str:
-    return "\n".join(found.odd(Config()))
+def told(found: SlideCellAgreement) -> str:
+    return "\n".join(found.warnings(Config()))
 
 
 def with_genes_exchanged(cells: ad.AnnData) -> ad.AnnData:
@@ -44,7 +44,7 @@ def test_exchanged_genes_are_seen_by_what_goes_together_alone(tissue):
     assert found.agreement is not None and found.agreement > AGREEING
     assert found.coexpression is not None and found.coexpression < 0.3
     assert told(found).startswith(
-        "Genes that go together on the slides do so less in the cells (co-expression"
+        "Genes that are co-expressed on the slides are less so in the cells (agreement"
     )
 
 
@@ -83,7 +83,7 @@ def test_cells_in_which_nothing_goes_together_are_told():
     found = likeness(tissue.slides, shuffled(tissue.cells))
     assert found.noise and found.coexpression is None
     assert found.unknown == {"coexpression": "noise in the cells"}
-    assert told(found).startswith("In the cells no two genes go together reproducibly")
+    assert told(found).startswith("The cells show no reproducible co-expression")
 
 
 @pytest.mark.parametrize("few", [{"cell_depth": 20}, {"cell_depth": 50}, {"n_cells": 60}])

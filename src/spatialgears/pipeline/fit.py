@@ -32,7 +32,7 @@ from spatialgears.pipeline.prepare import Prepared
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.seeds import child_seed, numpy_rng, torch_rng
 from spatialgears.runtime.training import make_fabric
-from spatialgears.validate.new_cells import Remembered
+from spatialgears.validate.new_cells import FitRecord
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -113,7 +113,7 @@ def fit_model(
         history=geometry.history | (_named("encoder", encoder.history) if encoder else {}),
         warnings=prepared.warnings,
         embedding=_summary(encoder, nearest),
-        inputs=Remembered.of(prepared.spots, _cells(prepared), forms=prepared.inputs.forms, raw=prepared.raw),
+        inputs=FitRecord.of(prepared.spots, _cells(prepared), forms=prepared.inputs.forms, raw=prepared.raw),
         folds=prepared.folds,
         matched=prepared.matched,
     )

@@ -28,7 +28,7 @@ from spatialgears.storage.model_folder import StoredModel, flatten, part
 from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.slides import Frame
 from spatialgears.supervision.targets import DIM
-from spatialgears.validate.new_cells import Remembered
+from spatialgears.validate.new_cells import FitRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ class Fitted:
     history: dict[str, list[float]]
     warnings: list[str]
     embedding: dict[str, Any]
-    inputs: Remembered
+    inputs: FitRecord
     folds: Folds
     cell_check: CellCheck | None = None
     matched: bool = False
@@ -226,7 +226,7 @@ class Fitted:
             history=meta["history"],
             warnings=meta["warnings"],
             embedding=meta["embedding"],
-            inputs=Remembered.from_arrays(
+            inputs=FitRecord.from_arrays(
                 {name: one.numpy() for name, one in part("inputs", tensors).items()}
             ),
             folds=Folds(

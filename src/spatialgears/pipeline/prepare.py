@@ -17,7 +17,7 @@ from spatialgears.pipeline.foreseen import foreseen
 from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.slides import Frame, canonicalise
 from spatialgears.validate import ValidInputs
-from spatialgears.validate.agreement import Likeness
+from spatialgears.validate.agreement import SlideCellAgreement
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
         cells=None if cells is None else cells[:, columns],
         panel=panel,
         folds=folds,
-        warnings=[*inputs.warnings, *Likeness.of(inputs).odd(config)],
+        warnings=[*inputs.warnings, *SlideCellAgreement.of(inputs).warnings(config)],
         foreseen=foreseen(panel.morans_i, len(spots), config),
         matched=matched,
     )

@@ -1,4 +1,4 @@
-"""Inputs are judged before any work: :func:`validate_inputs` gives clean arrays, or says what is wrong."""
+"""Inputs are checked before any work: :func:`validate_inputs` returns clean arrays, or says what is wrong."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ValidInputs:
     unsupported_cells
         Mask of cells most of whose expression lies in genes that no slide shows.
     warnings
-        What is odd but can be worked with, in words.
+        Problems that do not prevent the use of the inputs, in words.
     """
 
     slides: list[sparse.csr_matrix]
@@ -278,7 +278,7 @@ def _assemble(
         if mask.any():
             warnings.append(
                 f"{name}: {mask.sum():,} of {len(mask):,} have no counts in the {len(genes):,} shared genes; "
-                "nothing is known of their place."
+                "their positions are unknown."
             )
     has_cells = len(counts) > n_slides
     unsupported = np.zeros(counts[-1].shape[0] if has_cells else 0, dtype=bool)
@@ -287,7 +287,7 @@ def _assemble(
         if unsupported.any():
             warnings.append(
                 f"{names[n_slides]}: {unsupported.sum():,} of {len(unsupported):,} have most of their "
-                "expression in genes that no slide shows; their places rest on the little that is left."
+                "expression in genes that no slide shows; their positions rest on the other genes."
             )
         if obs_names[-1].has_duplicates:
             warnings.append(
@@ -376,19 +376,19 @@ def _judge(
     normalised: bool,
     cells: bool,
 ) -> list[str]:
-    """Refuse values that cannot be used; describe those that can but are odd."""
+    """Refuse values that cannot be used; warnings about those that can."""
     values.check_finite(counts, genes, name)
     if not normalised:
         values.check_not_negative(counts, genes, name, adata, cells=cells)
         values.check_whole(counts, name, adata, cells=cells)
     if values.looks_binned(counts):
-        told = f"{name}: many values equal the largest, {counts.data.max():g}: bins, ranks or clipped values"
+        found = f"{name}: many values equal the largest, {counts.data.max():g}: bins, ranks or clipped values"
         asked = (
             ", taken as normalised, as asked."
             if normalised
             else ", not counts? If so, say normalised=True (--normalised)."
         )
-        return [told + asked]
+        return [found + asked]
     return [f"{name}: the values look {values.describe(counts)}; taken as normalised, as asked."] * normalised
 
 
@@ -405,7 +405,7 @@ def _unsupported(slides: list[sparse.csr_matrix], cells: sparse.csr_matrix) -> n
 
 @contextmanager
 def _collect(problems: list[InputError]) -> Iterator[None]:
-    """Keep a problem and go on, so that the user hears of all of them at once."""
+    """Collect a problem and continue, so that the user sees all of them at once."""
     try:
         yield
     except InputError as error:

@@ -1,6 +1,6 @@
-"""Whether slides and cells belong together: by depth, by mean expression, and by the genes that go together.
+"""Agreement of slides and cells in depth, mean expression and co-expression.
 
-Self-checks rest on spots and cannot tell whether cells are like them; these figures can.
+Self-checks on held-out spots cannot see whether the cells resemble the spots. These figures can.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spatialgears.validate.counts import Form
 SHALLOW = 0.7
 #: Correlation of log mean expression from which slides and cells are taken to be of one tissue.
 AGREEING = 0.4
-#: Agreement of correlations between genes from which slides and cells are taken to be alike.
+#: Agreement of co-expression from which slides and cells are taken to be alike.
 TOGETHER = 0.5
 #: Reliability of the slides' correlations, number of cells, and cells in which a typical pair of genes is seen, from which
 #: cells of the same tissue would show correlations too.
@@ -29,8 +29,8 @@ CLEAR, MANY, SEEN = 0.3, 100, 20
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """How alike slides and cells are; None where a figure has no meaning.
+class SlideCellAgreement:
+    """Agreement of slides and cells; a figure that has no meaning is None.
 
     Attributes
     ----------
@@ -39,9 +39,10 @@ class Likeness:
     agreement
         Pearson correlation between slides and cells of the log mean expression of genes.
     coexpression
-        Pearson correlation between slides and cells of the correlations between genes, over what their noise allows.
+        Pearson correlation between slides and cells of their gene-gene correlations, divided by the largest that noise
+        allows.
     noise
-        Whether cells that are many and deep enough show no correlations, where the slides do.
+        Whether the cells show no gene-gene correlations although the slides do, and cells are many and deep enough.
     unknown
         Why a figure is None, by its name.
     """
@@ -53,8 +54,8 @@ class Likeness:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, valid: ValidInputs) -> Likeness:
-        """Of valid inputs; all None without cells."""
+    def of(cls, valid: ValidInputs) -> SlideCellAgreement:
+        """Of valid inputs; without cells all figures are None."""
         slides, _, cells = valid.without_empty()
         if cells is None:
             return cls(unknown=dict.fromkeys(("depth_ratio", "agreement", "coexpression"), "no cells"))
@@ -67,35 +68,35 @@ class Likeness:
         spots = np.concatenate([depths(slide) for slide in valid.slides])
         return replace(found, depth_ratio=float(np.median(spots) / max(np.median(depths(valid.cells)), 1)))
 
-    def odd(self, config: Config) -> list[str]:
-        """Whether they may not belong together, or be swapped, in words."""
-        odd = []
+    def warnings(self, config: Config) -> list[str]:
+        """Signs that slides and cells do not belong together, or were swapped."""
+        found = []
         ratio, agreement, together = self.depth_ratio, self.agreement, self.coexpression
         if ratio is not None and ratio < SHALLOW and config.expression.thinning:
-            odd.append(
+            found.append(
                 f"Spots have {ratio:.2g} of the depth of cells; thinning cannot deepen them. Were slides and cells swapped?"
             )
         if agreement is not None and agreement < AGREEING:
-            odd.append(
+            found.append(
                 f"Mean expression of slides and cells hardly agrees (r = {agreement:.2f}): one tissue?"
             )
         if together is not None and together < TOGETHER:
-            odd.append(
-                "Genes that go together on the slides do so less in the cells (co-expression agreement "
-                f"{max(together, 0):.2f}; 1 is as alike as noise allows): places may mean little, whatever the self-check, "
-                "which rests on slides, says. Cells of one type, another tissue, or values of another kind?"
+            found.append(
+                "Genes that are co-expressed on the slides are less so in the cells (agreement of co-expression "
+                f"{max(together, 0):.2f}; 1 is as high as noise allows): positions may mean little, even if the self-check, "
+                "which uses spots only, is good. Are the cells of one type, of another tissue, or values of another kind?"
             )
         if self.noise:
-            odd.append(
-                "In the cells no two genes go together reproducibly, as they do on the slides (no co-expression): noise, "
-                "shuffled values, or too shallow? Places mean little, whatever the self-check, which rests on slides, says."
+            found.append(
+                "The cells show no reproducible co-expression, although the slides do: are the values noise, shuffled, or too "
+                "shallow? Positions mean little, even if the self-check, which uses spots only, is good."
             )
-        return odd
+        return found
 
 
 @dataclass(frozen=True, eq=False)
 class SlideExpression:
-    """What cells, now or later, are compared with.
+    """Expression of the slides, which cells are compared with at the fit and later.
 
     Attributes
     ----------
@@ -128,8 +129,8 @@ class SlideExpression:
 
     def compare(
         self, cells: sparse.csr_matrix, *, form: Form, raw: bool, missing: NDArray[np.bool_] | None = None
-    ) -> Likeness:
-        """How alike cells (N, G), of which ``missing`` genes (G,) were not measured, are, but for their depth."""
+    ) -> SlideCellAgreement:
+        """Compare cells (N, G) with the slides in all but depth; ``missing`` genes (G,) were not measured."""
         seen = cells.getnnz(axis=0)
         agreement, unknown = None, {}
         if self.means is None or form == "scaled":
@@ -155,7 +156,9 @@ class SlideExpression:
         elif found.noise:
             unknown["coexpression"] = "noise in the cells" + ("" if enough else ": few of them, or shallow")
         noise = enough and found.noise and len(genes) >= FEWEST
-        return Likeness(agreement=agreement, coexpression=coexpression, noise=noise, unknown=unknown)
+        return SlideCellAgreement(
+            agreement=agreement, coexpression=coexpression, noise=noise, unknown=unknown
+        )
 
 
 def depths(counts: sparse.csr_matrix) -> NDArray[np.float32]:

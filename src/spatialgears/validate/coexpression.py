@@ -1,7 +1,7 @@
-"""How alike genes go together in two sets of profiles: agreement of their correlations, over what noise allows.
+"""Agreement of co-expression: gene-gene correlations of two sets of profiles, compared with what noise allows.
 
-Correlations between genes need neither places nor matching cells, and survive another scale of each gene. They differ where
-tissue, platform or processing do.
+Correlations between genes need neither positions nor matched cells, and do not change with the scale of a gene. They differ
+where tissue, platform or processing differ.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def standardised(
 
 @dataclass(frozen=True, eq=False)
 class Correlations:
-    """How genes go together in some profiles, to be compared with others.
+    """Co-expression of genes in some profiles, to be compared with others.
 
     Attributes
     ----------
     values
         (g, g) correlations between genes.
     reliability
-        The share of their variance that is not noise, which is what halves of the profiles disagree by.
+        The share of their variance that is not noise, from how far two halves of the profiles agree.
     """
 
     values: NDArray[np.floating]

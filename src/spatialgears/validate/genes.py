@@ -60,10 +60,10 @@ def shared_genes(inputs: Sequence[Genes], min_genes: int) -> np.ndarray:
             likely_cause(first, other),
         )
     names = np.sort(shared.to_numpy(dtype=str))
-    if odd := [name for name in names if not name or holds_control(name)]:
+    if bad := [name for name in names if not name or holds_control(name)]:
         raise InputError(
-            f"{number(len(odd), 'gene name')} {'is' if len(odd) == 1 else 'are'} empty or "
-            f"{'has' if len(odd) == 1 else 'have'} control characters such as line breaks, e.g. {odd[0]!r}.",
+            f"{number(len(bad), 'gene name')} {'is' if len(bad) == 1 else 'are'} empty or "
+            f"{'has' if len(bad) == 1 else 'have'} control characters such as line breaks, e.g. {bad[0]!r}.",
             "Rename these genes in all inputs, or leave them out.",
         )
     return names

@@ -1,4 +1,4 @@
-"""Cells given to a fitted model: compared with its slides as those were that it was fitted on."""
+"""Cells given to a fitted model are compared with its slides, as the cells of the fit were."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spatialgears.validate.counts import Form, empty_rows, form_of
 
 
 @dataclass(frozen=True, eq=False)
-class Remembered:
-    """What a model keeps of its inputs to judge later cells by.
+class FitRecord:
+    """What a model keeps of its inputs, to compare later cells with.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Remembered:
     spots
         (n,) fingerprints of the slides' spots.
     cells
-        (G,) sums over the cells of the fit, by which they are known again: of them all has been said.
+        (G,) sums over the cells of the fit, by which they are recognised: their warnings were given at the fit.
     """
 
     slides: SlideExpression
@@ -43,7 +43,7 @@ class Remembered:
         *,
         forms: Sequence[Form],
         raw: bool,
-    ) -> Remembered:
+    ) -> FitRecord:
         """Of slides (n_i, G) and cells (N, G) on the model's genes, none of them empty."""
         spots = np.concatenate([fingerprints(slide) for slide in slides])
         expression = SlideExpression.of(slides, cells, forms=forms, raw=raw)
@@ -53,7 +53,7 @@ class Remembered:
         """Whether cells (N, G) are those that the model was fitted on."""
         return np.allclose(_sums(cells), self.cells)
 
-    def odd(
+    def warnings(
         self,
         cells: sparse.csr_matrix,
         config: Config,
@@ -62,13 +62,14 @@ class Remembered:
         raw: bool,
         notes: Sequence[str] = (),
     ) -> list[str]:
-        """What is odd about cells (N, G) other than those of the fit: ``notes``, and that they do not belong to the slides."""
+        """Warnings about cells (N, G) other than those of the fit: ``notes``, copies of spots, and poor agreement."""
         own = warn_own_spots(fingerprints(cells), [self.spots], ["the model's slides", "the cells"])
-        odd = [*notes, *own]
+        found = [*notes, *own]
         shown = cells[np.flatnonzero(~empty_rows(cells))]
         if shown.shape[0] < MANY:  # a few cells need not look like their tissue
-            return odd
-        return odd + self.slides.compare(shown, form=form_of(shown), raw=raw, missing=missing).odd(config)
+            return found
+        agreement = self.slides.compare(shown, form=form_of(shown), raw=raw, missing=missing)
+        return found + agreement.warnings(config)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The numbers, by name."""
@@ -82,7 +83,7 @@ class Remembered:
         return arrays if self.slides.means is None else arrays | {"means": self.slides.means}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Remembered:
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> FitRecord:
         """From what :meth:`arrays` gave."""
         correlations = Correlations(arrays["correlations"], float(arrays["reliability"]))
         slides = SlideExpression(arrays["genes"], correlations, arrays.get("means"))
