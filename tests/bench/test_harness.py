@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from spatialgears._version import __version__
 from spatialgears.bench import harness, worker
 from spatialgears.bench.harness import Limits, placement_error, run
 from spatialgears.bench.methods import Method
 from spatialgears.bench.protocols import unpaired
 from spatialgears.bench.store import Store
+from spatialgears.runtime.files import temporary_folder
 
 LIMITS = Limits(seconds=120.0, gigabytes=2.0)
 
@@ -131,3 +136,64 @@ def test_placement_error_ignores_pose_and_the_unit_of_the_truth():
     assert placement_error(turned, 30 * truth + 5).max() < 1e-9
     assert placement_error(2 * turned, truth).max() > 0.1  # the scale of a prediction is part of what it says
     assert placement_error(truth[::-1], truth).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("code", "peak", "status"),
+    [(-9, 0.2, "killed"), (-15, 0.2, "killed"), (-9, 1e6, "memory"), (-11, 0.2, "failed")],
+)
+def test_a_process_that_was_killed_from_outside_is_not_out_of_memory(tasks, tmp_path, code, peak, status):
+    (tmp_path / "log.txt").touch()
+    usage = {"code": code, "timeout": False, "seconds": 1.0, "peak_gb": peak}
+    assert harness._judge(usage, tmp_path, next(iter(tasks(0))), tmp_path / "log.txt")[0] == status
+
+
+def test_a_killed_run_is_not_kept(tasks, fake, tmp_path, monkeypatch):
+    """It says nothing about the method, and the next call runs it again."""
+
+    def launch(command, folder, limits):
+        (folder / "log.txt").touch()
+        return {"code": -9, "timeout": False, "seconds": 1.0, "peak_gb": 0.1}
+
+    monkeypatch.setattr(harness, "launch", launch)
+    row = run(tasks, [fake("noisy")], Store(tmp_path), seeds=[0], limits=LIMITS)[0]
+    assert row["status"] == "killed" and "SIGKILL" in row["reason"]
+    assert Store(tmp_path).rows() == []
+
+
+@pytest.mark.parametrize("usage", [None, '{"code": '])
+def test_a_watching_process_that_was_killed_is_told_of(usage, tmp_path, monkeypatch):
+    def die(*_, cwd, **__):
+        if usage is not None:
+            (cwd / "usage.json").write_text(usage)
+        return SimpleNamespace(returncode=-9)
+
+    monkeypatch.setattr(harness.subprocess, "run", die)
+    assert harness.launch([], tmp_path, LIMITS)["code"] == -9
+
+
+@pytest.mark.parametrize("text", ["", '{"key": "a", "sta', "[]"])
+def test_a_row_that_was_cut_short_is_made_again(text, tmp_path):
+    store = Store(tmp_path)
+    store.save({"key": "whole", "status": "ok"})
+    (tmp_path / "rows" / "cut.json").write_text(text)
+    assert store.load("cut") is None and [row["key"] for row in store.rows()] == ["whole"]
+    key = store.key("parts", __version__)
+    (tmp_path / "rows" / f"{key}.json").write_text(text)
+    assert store.once("parts", make=lambda: {"made": 1}) == {"made": 1} == store.load(key)
+
+
+def test_temporary_folders_of_killed_processes_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in (
+        f"gears-bench-{2**22 - 1}-abcd1234",
+        f"gears-bench-{os.getppid()}-abcd1234",
+        "gears-bench-mine",
+    ):
+        (tmp_path / name).mkdir()
+    with temporary_folder("gears-bench") as folder:
+        assert folder.is_dir()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"gears-bench-{os.getppid()}-abcd1234",
+        "gears-bench-mine",
+    }

@@ -10,9 +10,9 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +28,8 @@ from spatialgears.bench.protocols import Task
 from spatialgears.bench.store import Row, Store
 from spatialgears.errors import InputError
 from spatialgears.metrics.points import lay_on
+from spatialgears.runtime.files import temporary_folder
+from spatialgears.runtime.memory import memory_limits
 
 logger = logging.getLogger(__name__)
 #: Words in the log of a process that ran out of memory.
@@ -38,6 +40,11 @@ MEMORY_WORDS = (
     "bad_alloc",
     "RESOURCE_EXHAUSTED",
 )
+
+
+#: Share of the memory there is from which a process that was killed had run out of it, and signals that others send.
+NEARLY_ALL = 0.7
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -86,8 +93,8 @@ def run(
     for seed in seeds:
         for task in tasks(seed):
             data = task.fingerprint()
-            with tempfile.TemporaryDirectory(prefix="gears-bench-") as folder:
-                files = TaskFiles(task, Path(folder))
+            with temporary_folder("gears-bench") as folder:
+                files = TaskFiles(task, folder)
                 for method in methods:
                     used = seed if method.seeded or task.seeded else 0
                     key = store.key(data, task.name, method.identity(), used)
@@ -95,7 +102,10 @@ def run(
                     if row is None or not method.gave(row) or (retry and row["status"] != "ok"):
                         row, arrays = run_one(task, method, files, seed=used, limits=limits)
                         row["key"] = key
-                        store.save(row, arrays)
+                        if (
+                            row["status"] != "killed"
+                        ):  # that says nothing about the method: the next call runs it again
+                            store.save(row, arrays)
                         report(row)
                     rows[key] = row
                     for other in _other_layouts(task, row, store):
@@ -160,13 +170,18 @@ def launch(command: list[str], folder: Path, limits: Limits) -> dict[str, Any]:
         "log": str(folder / "log.txt"),
         "usage": str(folder / "usage.json"),
     }
-    subprocess.run(
+    (folder / "usage.json").unlink(missing_ok=True)
+    done = subprocess.run(
         [sys.executable, "-I", "-S", limits_script.__file__, json.dumps(spec)],
-        check=True,
+        check=False,
         cwd=folder,
-        env=_environment(limits.threads),
+        env=_environment(limits.threads) | {"TMPDIR": str(folder)},  # what methods leave goes with the folder
     )
-    return json.loads((folder / "usage.json").read_text())
+    try:
+        return json.loads((folder / "usage.json").read_text())
+    except (FileNotFoundError, ValueError):  # the process that watches was ended itself
+        (folder / "log.txt").touch()
+        return {"code": done.returncode or -signal.SIGKILL, "timeout": False, "seconds": 0.0, "peak_gb": 0.0}
 
 
 def _environment(threads: int) -> dict[str, str]:
@@ -187,8 +202,11 @@ def _judge(usage: dict[str, Any], out: Path, task: Task, log: Path) -> tuple[str
     if usage["timeout"]:
         return "timeout", f"did not finish in {usage['seconds']:.0f} s", {}
     if usage["code"]:
-        if usage["code"] == -9 or any(word in text[-4000:] for word in MEMORY_WORDS):
+        full = usage["peak_gb"] * 1e9 > NEARLY_ALL * min(memory_limits().values())
+        if (full and usage["code"] == -signal.SIGKILL) or any(word in text[-4000:] for word in MEMORY_WORDS):
             return "memory", f"ran out of memory at {usage['peak_gb']:.1f} GB", {}
+        if -usage["code"] in FROM_OUTSIDE:
+            return "killed", f"was ended from outside ({signal.Signals(-usage['code']).name})", {}
         said = [line.strip() for line in text.splitlines() if line.strip()] or [f"exit code {usage['code']}"]
         errors = [i for i, line in enumerate(said) if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
         return "failed", " ".join(said[errors[-1] if errors else -1 :])[:300], {}

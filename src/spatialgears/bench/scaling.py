@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -39,6 +38,7 @@ from spatialgears.errors import ConfigError, InputError
 from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 from spatialgears.pipeline.cost import predict_cost
+from spatialgears.runtime.files import temporary_folder
 from spatialgears.runtime.seeds import numpy_rng
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
@@ -146,7 +146,7 @@ def place_file(spec: dict[str, Any]) -> None:
 
 def measured(spec: dict[str, str], *, threads: int) -> dict[str, Any]:
     """Run :func:`place_file` in a process on so many cores; its seconds, peak memory and profile."""
-    with tempfile.TemporaryDirectory() as name:
+    with temporary_folder("gears-bench") as name:
         folder = Path(name)
         spec = {key: str(Path(path).resolve()) for key, path in spec.items()}
         spec["summary"] = f"{name}/summary.json"

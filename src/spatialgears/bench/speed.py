@@ -12,7 +12,6 @@ import json
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Row, Store
 from spatialgears.bench.tables import mean_and_spread, plain_table
 from spatialgears.errors import InputError
+from spatialgears.runtime.files import temporary_folder
 
 BEFORE, NOW = "before", "now"
 #: Each set with its preset. The demo is simulated, the others are data files.
@@ -113,7 +113,7 @@ def speed(request: Request, tell: Tell) -> Outcome:
     """Both versions in turn on each set: seconds, Spearman and peak memory."""
     if request.against is None:
         raise InputError("speed needs --against.", "Name an earlier source tree or a git ref.")
-    with tempfile.TemporaryDirectory(prefix="gears-bench-") as name:
+    with temporary_folder("gears-bench") as name:
         versions = [earlier(request.against, Path(name)), present()]
         by_task = {
             task.name: [
@@ -130,7 +130,7 @@ def speed(request: Request, tell: Tell) -> Outcome:
 
 def throughput(request: Request, tell: Tell) -> Outcome:
     """Two runs side by side against two runs one after the other, for each version."""
-    with tempfile.TemporaryDirectory(prefix="gears-bench-") as name:
+    with temporary_folder("gears-bench") as name:
         before = [earlier(request.against, Path(name))] if request.against else []
         found = [
             _side_by_side(task, preset, version, pair, request, tell)
@@ -242,7 +242,7 @@ def _method(version: Version, preset: str, request: Request) -> Timed:
 
 def _run(task: Task, method: Method, seed: int, request: Request) -> Row:
     """One run in a process and a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="gears-bench-") as folder:
+    with temporary_folder("gears-bench") as folder:
         return run_one(task, method, TaskFiles(task, Path(folder)), seed=seed, limits=request.limits)[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 
 from spatialgears._version import __version__
 from spatialgears.runtime.files import write_atomic
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
@@ -34,8 +37,7 @@ class Store:
 
     def load(self, key: str) -> Row | None:
         """The row with that key, or None."""
-        path = self.folder / "rows" / f"{key}.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return _read(self.folder / "rows" / f"{key}.json")
 
     def save(self, row: Row, arrays: Mapping[str, np.ndarray] | None = None) -> None:
         """Write a row under ``row["key"]`` and its layouts; each file is complete or absent."""
@@ -57,7 +59,7 @@ class Store:
 
     def rows(self) -> list[Row]:
         """All rows, oldest first."""
-        rows = [json.loads(path.read_text()) for path in sorted(self.folder.glob("rows/*.json"))]
+        rows = [row for path in sorted(self.folder.glob("rows/*.json")) if (row := _read(path)) is not None]
         return sorted(rows, key=lambda row: (row.get("started", ""), row.get("method", "")))
 
     def arrays(self, key: str) -> dict[str, np.ndarray]:
@@ -67,3 +69,15 @@ class Store:
             return {}
         with np.load(path) as file:
             return {name: file[name] for name in file.files}
+
+
+def _read(path: Path) -> Row | None:
+    """A row; None where there is none, or what is there is damaged and has to be made again."""
+    try:
+        row = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        logger.warning("%s is damaged; its run is done again.", path)
+        return None
+    return row if isinstance(row, dict) else None

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 import zlib
@@ -173,6 +174,23 @@ def fingerprint(path: str | Path) -> str:
             f"{error.filename or path} could not be read: {error.strerror}.", "Put it back, and run again."
         ) from error
     return digest.hexdigest()
+
+
+@contextmanager
+def temporary_folder(name: str) -> Iterator[Path]:
+    """A folder for temporary files, removed at the end; so are those of this name that killed processes have left."""
+    pattern = re.compile(rf"{re.escape(name)}-(\d+)-\w{{8}}")
+    for entry in os.scandir(tempfile.gettempdir()):
+        found = pattern.fullmatch(entry.name)
+        if (
+            found
+            and int(found[1]) != os.getpid()
+            and not _runs(int(found[1]))
+            and entry.is_dir(follow_symlinks=False)
+        ):
+            shutil.rmtree(entry.path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{name}-{os.getpid()}-") as folder:
+        yield Path(folder)
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
