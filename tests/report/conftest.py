@@ -78,6 +78,7 @@ def make_content():
                 )
                 for n_rows in (2, 30)
             ],
+            checks=[Section(f"Check {word}", f"Words of {word}.")],
             domains_note=f"Note on {word}.",
             command=f"gears run {word}",
             config=f'{{"seed": "{word}"}}',

@@ -250,7 +250,6 @@ def test_one_type_has_no_markers(small_model, small_result, small_tissue):
 def test_every_analysis_is_a_section(content, small_model):
     sections = list(content().sections)
     assert [section.title for section in sections] == [
-        "Do the cells show genes that the placing did not see?",
         "Cells on the slide",
         "Do genes keep their patterns?",
         "Markers near their cells",
@@ -258,13 +257,15 @@ def test_every_analysis_is_a_section(content, small_model):
         "Do spots and cells mix?",
         "How spots and cells are compared",
     ]
+    (kept_out,) = content().checks
+    assert kept_out.title == "Do the cells show genes that the placing did not see?" and kept_out.png
     compared = sections.pop()
     assert [row["embedding"] for row in compared.table] == ["trained encoder", "components of weighted genes"]
     reach = small_model.embedding_["reach"]
     assert (f"within {reach:.2g} RMS radii" if reach else "by the networks alone") in compared.text
     assert all(section.png.startswith(b"\x89PNG") and section.alt for section in sections)
     assert not any("could not" in section.text for section in sections)
-    registered = sections[1]
+    registered = sections[0]
     assert [row["Slide"] for row in registered.table] == ["st_1", "st_2"]
     assert all(row["Pose by matching alone"] for row in registered.table)
     assert "nan" not in " ".join(section.text for section in sections)
@@ -282,7 +283,7 @@ def test_what_is_missing_is_said_with_the_way_to_give_it(content, small_tissue):
     del cells.obs["cell_type"]
     (missing,) = [one for one in content(cells=cells).sections if one.title == "Not shown"]
     assert "cell_type" in missing.text and "--st" not in missing.text
-    _, nothing, _ = content(cells=cells, slides=[], names=[]).sections
+    nothing, _ = content(cells=cells, slides=[], names=[]).sections
     assert nothing.title == "Not shown" and "--st" in nothing.text
 
 
@@ -293,7 +294,7 @@ def test_an_analysis_that_cannot_be_made_leaves_its_reason(content, monkeypatch)
         raise InputError("The tissue is too strange.")
 
     monkeypatch.setattr(findings, "patterns", fail)
-    section = content(command="gears run again").sections[2]
+    section = content(command="gears run again").sections[1]
     assert section.title == "Do genes keep their patterns?" and "too strange" in section.text
 
 
@@ -361,14 +362,14 @@ def test_odd_names_are_drawn_as_they_are(content, small_tissue):
         one.var_names = [name + odd for name in one.var_names]
     sections = content(cells=cells, slides=slides, names=[odd.replace("/", ""), "b"]).sections
     drawn = [bool(section.png) for section in sections[:-1]]
-    assert drawn == [True] * 5 + [False]  # of these genes the model knows none
-    assert any(odd in str(row["Cell type"]) for row in sections[3].table)
+    assert drawn == [True] * 4 + [False]  # of these genes the model knows none
+    assert any(odd in str(row["Cell type"]) for row in sections[2].table)
 
 
 def test_large_inputs_are_sampled_and_say_so(content, monkeypatch):
     monkeypatch.setattr(subject, "MOST_CELLS", 100)
     monkeypatch.setattr(subject, "MOST_GENES", 40)
-    words = content(command="gears run again").sections[1].text
+    words = content(command="gears run again").sections[0].text
     assert "100 of the 150 cells" in words and "40 of the 60 genes" in words
 
 

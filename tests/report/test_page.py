@@ -36,6 +36,7 @@ def parts(content: ReportContent) -> str:
     return (
         "".join(part(content) for part in simple)
         + page.domains(content, fields)
+        + page.extras(content.checks, "check")
         + page.extras(content.sections)
     )
 

@@ -117,6 +117,8 @@ class ReportContent:
         One or two sentences each, the gravest first.
     inputs
         Rows of the table of inputs: column title to value.
+    checks
+        Sections on the cells themselves, shown before the self-check.
     self_check
         How the model does where the truth is known.
     obs
@@ -157,6 +159,7 @@ class ReportContent:
     numbers: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
     inputs: Sequence[Mapping[str, object]] = ()
+    checks: Sequence[Section] = ()
     self_check: Sequence[SelfCheck] = ()
     obs: Mapping[str, Any] = field(default_factory=dict)
     genes: Mapping[str, Any] = field(default_factory=dict)

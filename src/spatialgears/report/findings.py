@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from scipy.spatial import KDTree
 from scipy.stats import spearmanr
@@ -20,6 +21,7 @@ from spatialgears.analysis import lookup
 from spatialgears.analysis.neighbors import matrix
 from spatialgears.errors import InputError
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.plotting import canvas
 from spatialgears.report.content import Section
 from spatialgears.report.pose import Pose, fit_pose
 from spatialgears.report.subject import Subject
@@ -39,6 +41,7 @@ NEAR = 3.0  # spots from its match within which a typical cell lies where the sl
 MIXING = {"neighbour entropy": "neighbour_entropy_balanced", "iLISI": "ilisi_balanced"}
 WORSE = 0.05  # change of a mixing score that is worth a warning
 SAME = 0.02  # change of a mixing score that is none
+DPI = 180  # of the figures, which are one or two columns of a journal wide
 MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
 NO_TYPES = (
     "Markers and neighbouring types: the cells have no column of cell types. Put the types into their annotations as "
@@ -272,10 +275,11 @@ def markers(subject: Subject) -> Section:
         )
     best = str(tests["effect"].groupby(level=0).mean().idxmax())
     words.append(f"Drawn is the type whose markers stand out most: {best}.")
-    figure = Figure(figsize=(12, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    plotting.marker_map(found[best], ax=left)
-    plotting.marker_enrichment(replace(found[best], table=tests.loc[best]), ax=right)
+    with rc_context(canvas.STYLE):
+        figure = Figure(figsize=(canvas.PAGE, 2.8), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        plotting.marker_map(found[best], ax=left)
+        plotting.marker_enrichment(replace(found[best], table=tests.loc[best]), ax=right)
     rows = [
         {
             "Cell type": name,
@@ -346,15 +350,16 @@ def mixing(profiles: AnnData) -> Section:
         mixing_words(before, after),
         f"Computed on {len(profiles):,} profiles, chosen at random.",
     ]
-    heights = [3.4, 0.8 + 0.9 * len(by)]
-    figure = Figure(figsize=(8.6, sum(heights)), layout="constrained")
-    parts: Any = figure.subfigures(2, 1, height_ratios=heights)
-    top, bottom = (part.subplots() for part in parts)
+    heights = [2.6, 0.6 + 0.7 * len(by)]
     left, right = (profiles.obsm[basis] for basis in bases)
-    plotting.embedding_before_after(
-        left, right, profiles.obs["spots or cells"], label="", names=(bases[0], bases[1]), ax=top
-    )
-    plotting.mixing(table, ax=bottom)
+    with rc_context(canvas.STYLE):
+        figure = Figure(figsize=(6.4, sum(heights)), layout="constrained")
+        parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+        top, bottom = (part.subplots() for part in parts)
+        plotting.embedding_before_after(
+            left, right, profiles.obs["spots or cells"], label="", names=(bases[0], bases[1]), ax=top
+        )
+        plotting.mixing(table, ax=bottom)
     alt = "Spots and cells in both embeddings, and how well they mix"
     return _section("Do spots and cells mix?", words, top, alt=alt, caution=unmixed(before, after))
 
@@ -404,6 +409,6 @@ def _section(
 
     figure, stream = ax.get_figure(root=True), BytesIO()
     assert isinstance(figure, Figure)
-    figure.savefig(stream, format="png", dpi=100)
+    figure.savefig(stream, format="png", dpi=DPI)
     plt.close(figure)
     return Section(title, "\n\n".join(filter(None, words)), stream.getvalue(), alt, table, caution)

@@ -136,6 +136,7 @@ def report_content(
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
             _row(title, cells, total, "cells"),
         ],
+        checks=kept_out(placed.cell_check, titles),
         self_check=[SelfCheck(one.title, one.words, one.model, one.reference) for one in checks],
         obs=obs | {"outside the slides' range": placed.outside},
         genes=_expression(cells, kept, total, rows, n=cells.n_obs),
@@ -156,7 +157,7 @@ def report_content(
             for i, one in enumerate(titles)
         ],
         history=_curves(model.history_),
-        sections=kept_out(placed.cell_check, titles) + sections + _embedding(model.embedding_),
+        sections=sections + _embedding(model.embedding_),
         command=command,
         config=model.config.to_json(),
         versions=versions(),

@@ -155,8 +155,8 @@ def _commonest(labels: pd.Series, most: int = 3) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares.items()) or "–"
 
 
-def extras(sections: Iterable[Section]) -> str:
-    """Sections the caller adds."""
+def extras(sections: Iterable[Section], name: str = "extra") -> str:
+    """Sections of words, a picture and a table; ``name`` begins their identifiers."""
     parts = []
     for i, section in enumerate(sections):
         body = "".join(f"<p>{escape(text)}</p>" for text in section.text.split("\n\n") if text.strip())
@@ -165,7 +165,7 @@ def extras(sections: Iterable[Section]) -> str:
             body += f'<img src="data:image/png;base64,{source}" alt="{escape(section.alt or section.title)}">'
         if section.table:
             body += _folded(rows_table(section.title, section.table), len(section.table))
-        parts.append(_part(f"extra-{i + 1}", section.title, body))
+        parts.append(_part(f"{name}-{i + 1}", section.title, body))
     return "".join(parts)
 
 

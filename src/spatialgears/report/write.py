@@ -161,6 +161,7 @@ def write_page(path: str | Path, content: ReportContent, *, max_cells: int = 200
         numbers=page.numbers(content),
         warnings=page.warnings(content),
         inputs=page.inputs(content),
+        checks=page.extras(content.checks, "check"),
         self_checks=page.self_checks(content),
         domains=page.domains(content, data["fields"]),
         extras=page.extras(content.sections),
