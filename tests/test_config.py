@@ -209,6 +209,12 @@ def test_assignments_that_contradict_each_other():
         Config().with_values(["geometry=3", "geometry.steps=3"])
 
 
+@pytest.mark.parametrize("values", [[1], None, "quick", {"geometry": [1]}, {1: 2}])
+def test_values_that_are_no_mapping_of_settings_are_refused(values):
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Config.from_dict(values)
+
+
 def test_files_that_cannot_be_used(tmp_path):
     with pytest.raises(ConfigError, match="no configuration file"):
         Config.from_file(tmp_path / "none.json")

@@ -131,7 +131,7 @@ class Config(Stage):
         200
         """
         try:
-            return cls.model_validate(without_removed(values))
+            return cls.model_validate(without_removed(values) if isinstance(values, Mapping) else values)
         except ValidationError as error:
             raise _explain(error) from None
 
