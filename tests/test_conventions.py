@@ -151,6 +151,17 @@ def test_pages_of_the_documentation_are_all_reached():
         assert path.stem == "index" or re.search(rf"^(tutorials/)?{re.escape(path.stem)}$", text, re.M), path
 
 
+def test_contributing_maps_every_package_and_every_module_of_the_pipeline():
+    text = (DOCS.parent / "CONTRIBUTING.md").read_text()
+    package = DOCS.parent / "src" / "spatialgears"
+    rooms = [path.name for path in package.iterdir() if (path / "__init__.py").exists()]
+    modules = [path.name for path in (package / "pipeline").glob("*.py") if path.stem != "__init__"]
+    assert [name for name in rooms if f"`{name}/`" not in text] == []
+    assert [name for name in modules if f"`{name}`" not in text] == []
+    named = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
+    assert [name for name in named if not ((package / name).exists() or (DOCS.parent / name).exists())] == []
+
+
 def test_code_in_the_documentation_exists():
     """The pages show functions by name: a name that is gone would break them."""
     for path in DOCS.glob("*.md"):
