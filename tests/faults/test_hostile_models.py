@@ -58,9 +58,9 @@ TENSORS = ["panel.weights", "panel.morans_i", "cells.mean", "cells.std", "folds.
 
 
 def filled(tensor: torch.Tensor, value: float) -> torch.Tensor:
-    return torch.full_like(
-        tensor, value if tensor.is_floating_point() else int(max(min(value, 2**62), -(2**62)))
-    )
+    most = torch.finfo(tensor.dtype).max if tensor.is_floating_point() else 2**62
+    clipped = value if math.isnan(value) else max(min(value, most), -most)
+    return torch.full_like(tensor, clipped if tensor.is_floating_point() else int(clipped))
 
 
 CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
@@ -71,7 +71,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
     "longer": lambda t: torch.cat([t, t]) if t.ndim else t[None].repeat(7),
     "empty": lambda t: t[:0] if t.ndim else t.new_zeros(0),
     "another type": lambda t: t.to(torch.int64 if t.is_floating_point() else torch.float32),
-    "half": lambda t: t.to(torch.float16),
+    "half": lambda t: t.to(torch.float16 if t.dtype != torch.float16 else torch.bfloat16),
     "deeper": lambda t: t[None],
 }
 

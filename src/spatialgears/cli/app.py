@@ -11,9 +11,10 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +29,7 @@ from spatialgears.errors import GearsError, InputError, RunError
 from spatialgears.runtime.logs import PlainFormatter
 from spatialgears.text import plain
 
+_FORMAT = warnings.formatwarning
 #: What a disk says that is full.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -87,6 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         raise SystemExit(_explain(error, as_json="--json" in given)) from None
+
+
+def _plain_warning(*given: Any, **named: Any) -> str:
+    """A warning of a library as Python shows it, without control characters of the names it quotes."""
+    return plain(_FORMAT(*given, **named))
 
 
 def _open_closed_streams() -> None:
