@@ -18,8 +18,8 @@ from spatialgears.expression.views import BANK_BYTES, MAX_VIEWS
 from spatialgears.geometry.ensemble import ENSEMBLE_DRAWS
 from spatialgears.geometry.training import SLIDE_VIEWS
 from spatialgears.pipeline.features import DENSE_CELLS
-from spatialgears.runtime.threads import usable_threads
 from spatialgears.runtime.memory import memory_limits
+from spatialgears.runtime.threads import usable_threads
 from spatialgears.supervision.folds import MOST_SLIDES
 from spatialgears.supervision.targets import DIM
 
