@@ -59,7 +59,7 @@ class GEARS:
     embedding_
         How well stage A's embedding keeps place, and how it mixes the sources.
     warnings_
-        What is odd about the inputs, in words.
+        What speaks against the inputs, in words.
 
     Examples
     --------
@@ -294,7 +294,7 @@ class GEARS:
 
     @property
     def warnings_(self) -> list[str]:
-        """What is odd about the inputs."""
+        """What speaks against the inputs, in words."""
         return self.fitted_.warnings
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:

@@ -66,7 +66,7 @@ class Reconstruction:
     cell_check
         Whether the cells, where they were placed, show the patterns of genes that the placing did not see.
     warnings
-        Why not to trust the places, or some of them; empty if nothing is odd.
+        Why not to trust the places, or some of them; empty if nothing speaks against them.
 
     Examples
     --------

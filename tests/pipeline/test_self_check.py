@@ -75,7 +75,7 @@ def test_neighbours_right_but_not_long_distances(truth):
     rolled = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
     found = score("Held-out spots", rolled, strip)
     assert found.words.startswith(
-        "Weak, for spots: near ones mostly stay near; long distances are not to be relied on."
+        "Weak, for spots: near ones mostly stay near; do not rely on long distances."
     )
 
 

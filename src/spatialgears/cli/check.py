@@ -1,4 +1,4 @@
-"""``gears check``: what is wrong or odd in the inputs, and what a run will cost."""
+"""``gears check``: what is wrong with the inputs, what speaks against them, and what a run will cost."""
 
 from __future__ import annotations
 

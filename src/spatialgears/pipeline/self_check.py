@@ -1,7 +1,8 @@
-"""The self-check: how well spots the model has not seen are placed, beside a simple reference, in plain words.
+"""The self-check: how well held-out spots are placed, beside a simple reference, in plain words.
 
-Users' cells have no known place. Spots have: a model that cannot place spots it has not seen will not place cells, and
-one that can may. It does not see what sets cells apart from spots; the warnings about the cells do.
+The true position of a user's cells is unknown, that of spots is known. A model that cannot place held-out spots will not
+place cells. One that can may still fail on cells: the self-check does not see how cells differ from spots. The check on
+cells (``cell_check``) does.
 """
 
 from __future__ import annotations
@@ -26,29 +27,32 @@ LEVELS: tuple[tuple[float, Verdict], ...] = ((0.75, "good"), (0.5, "fair"), (0.2
 CHANCE = 0.001
 PERMUTATIONS, TESTED = 999, 250  # of the test for chance, and the most spots it looks at
 JACKKNIFED = 1000  # the most spots that the error of the gain is found from
-#: The metrics of which it is told on how many the model is ahead, and whether higher is better.
+#: The metrics on which model and reference are compared, and whether higher is better.
 HIGHER_IS_BETTER = {name: higher for name, (_, higher, _) in MAIN.items()}
-MISSED_SLIDE = "Held-out slide"  # so begin titles of checks on slides that were missed as a whole
+MISSED_SLIDE = "Held-out slide"  # titles of checks on slides that were left out as a whole begin with this
 #: What a verdict means for spots, where those near each other stay so and where they do not.
 MEANING: Mapping[Verdict, tuple[str, str]] = {
     "good": (
         "near ones stay near, and long distances are about right",
-        "long distances are about right; which are next to each other is less so",
+        "long distances are about right; which spots are neighbours is less certain",
     ),
     "fair": (
         "near ones mostly stay near; read long distances with care",
-        "the large-scale layout is right; which are next to each other is not to be relied on",
+        "the large-scale layout is right; do not rely on which spots are neighbours",
     ),
     "weak": (
-        "near ones mostly stay near; long distances are not to be relied on",
+        "near ones mostly stay near; do not rely on long distances",
         "the layout is right only in outline; read it with care",
     ),
 }
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
-LOCAL = 0.8  # edge AUC from which near ones are said to stay near
+LOCAL = 0.8  # edge AUC from which neighbouring spots are said to stay neighbours
 SPATIAL = 0.1  # Moran's I from which a gene is called spatial
 FEW_SPATIAL = 10  # fewer such genes are worth a warning
-STRONGEST, WEAK = 50, 0.15  # genes whose mean Moran's I is looked at, and below what it is called weak
+STRONGEST, WEAK = (
+    50,
+    0.15,
+)  # the strongest genes, and the mean Moran's I below which their signal is called weak
 
 
 @dataclass(frozen=True)
@@ -202,15 +206,15 @@ def _words(
 ) -> str:
     near = model["edge_auc"] >= LOCAL
     if verdict == "none" and model["spearman"] >= LEVELS[-1][0]:
-        told = (
+        text = (
             f"No spatial signal was found: {model['spearman']:.2f} is what chance reaches with so few spots. Do not use "
             "the places unless a larger held-out set bears them out."
         )
     elif verdict == "none":
-        told = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
+        text = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
     else:
-        told = f"{verdict.capitalize()}, for spots: {MEANING[verdict][0 if near else 1]}."
-    told += f" This rests on {n_spots:,} spots."
+        text = f"{verdict.capitalize()}, for spots: {MEANING[verdict][0 if near else 1]}."
+    text += f" This rests on {n_spots:,} spots."
     if reference:
         gain, margin = model["spearman"] - reference["spearman"], max(0.01, 2 * error)
         scores = (
@@ -218,15 +222,15 @@ def _words(
         )
         if abs(gain) > margin:
             compared = "better" if gain > 0 else "worse"
-            told += f" The model is {compared} than a simple nearest-neighbour reference {scores}"
+            text += f" The model is {compared} than a simple nearest-neighbour reference {scores}"
         else:
-            told += f" The difference to a simple nearest-neighbour reference {scores} is within the error"
+            text += f" The difference to a simple nearest-neighbour reference {scores} is within the error"
         sides = [
             np.sign(model[name] - reference[name]) * (1 if higher else -1)
             for name, higher in HIGHER_IS_BETTER.items()
         ]
-        told += f"; the model is ahead on {sides.count(1)} of {len(sides)} metrics."
-    return told
+        text += f"; the model is ahead on {sides.count(1)} of {len(sides)} metrics."
+    return text
 
 
 def not_held_out(spots: bool, slides: bool, *, n_slides: int) -> list[str]:
@@ -272,7 +276,7 @@ def warnings(
     spaced: bool = True,
     radius90: NDArray[Any] | None = None,
 ) -> list[str]:
-    """The situations in which a reconstruction is not to be trusted, as far as they can be seen without truth.
+    """Reasons not to trust a reconstruction that can be seen without the truth.
 
     Parameters
     ----------
@@ -310,8 +314,8 @@ def warnings(
     found += weak_signal(morans_i)
     if outside is not None and outside.mean() > 0.1:
         found.append(
-            f"Strong domain shift: {outside.mean():.0%} of the cells look like nothing on the slides. Their places and "
-            "radii are not to be trusted."
+            f"Strong domain shift: {outside.mean():.0%} of the cells resemble no spot. Do not trust their places and "
+            "radii."
         )
     if unfilled is not None and unfilled > 0.25:
         found.append(
