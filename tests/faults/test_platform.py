@@ -57,4 +57,4 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 def test_a_system_without_file_locks_is_warned_of(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(run_folder, "fcntl", None)
     with run_folder.locked(tmp_path / "out"):
-        assert "no file locks: do not start a second run" in caplog.text
+        assert "no file locks here: do not start a second run" in caplog.text
