@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import anndata as ad
 import numpy as np
@@ -347,6 +348,15 @@ def test_an_encoder_is_saved_with_the_model(small_config, small_tissue, tmp_path
     loaded = GEARS.load(tmp_path / "model")
     same(loaded.reconstruct(small_tissue.cells), model.reconstruct(small_tissue.cells))
     assert {key.partition("/")[0] for key in loaded.history_} >= {"encoder", "fold-0"}
+
+
+def test_a_notebook_shows_what_the_model_was_fitted_on_and_its_verdicts(small_model, monkeypatch):
+    assert "not fitted" in sg.GEARS()._repr_html_()
+    fitted = replace(small_model._fitted, warnings=["Beware of <b>bold</b> words."])
+    monkeypatch.setattr(small_model, "_fitted", fitted)
+    page = small_model._repr_html_()
+    assert "2 slides" in page and all(one.title in page for one in small_model.checks_)
+    assert "Beware of &lt;b&gt;bold" in page and page.count("<tr>") == 2 + len(small_model.checks_)
 
 
 def test_progress_can_be_shown(small_model, small_tissue, capsys):

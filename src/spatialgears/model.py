@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import fields
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -81,6 +82,22 @@ class GEARS:
             "self-check: " + (", ".join(f"{one.title} {one.verdict}" for one in self.checks_) or "none")
         )
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of the model: what it was fitted on, the verdicts and the warnings."""
+        if self._fitted is None:
+            return f"<p>{escape(repr(self))}</p>"
+        rows = {
+            "fitted on": f"{number(len(self._fitted.slides), 'slide')}, {number(len(self.panel_.genes), 'gene')}",
+            **{one.title: f"{one.verdict}. {one.words}" for one in self.checks_},
+            **{f"warning {i}": text for i, text in enumerate(self.warnings_, start=1)},
+        }
+        cells = "".join(
+            f'<tr><th style="text-align:left;vertical-align:top">{escape(name)}</th>'
+            f'<td style="text-align:left">{escape(words)}</td></tr>'
+            for name, words in rows.items()
+        )
+        return f"<table><caption>GEARS</caption><tbody>{cells}</tbody></table>"
+
     def fit(
         self,
         slides: Sequence[AnnData] | AnnData,
@@ -91,7 +108,7 @@ class GEARS:
         normalised: bool = False,
         names: Sequence[str] | None = None,
         checkpoint: str | Path | None = None,
-        progress: Progress | bool = False,
+        progress: Progress | bool | None = None,
     ) -> Self:
         """Learn geometry from the slides, at the depth of the cells.
 
@@ -114,7 +131,8 @@ class GEARS:
         checkpoint
             Folder for training checkpoints: a fit that was interrupted goes on from it.
         progress
-            True shows it; a function is called along the way as ``progress(stage, done, total, values)``.
+            True shows it, False does not; by default it is shown on a terminal and in a notebook. A function is called along
+            the way as ``progress(stage, done, total, values)``.
 
         Returns
         -------
@@ -145,7 +163,7 @@ class GEARS:
         prepared: Prepared,
         *,
         checkpoint: str | Path | None = None,
-        progress: Progress | bool = False,
+        progress: Progress | bool | None = None,
     ) -> Self:
         """Fit on inputs that were validated and prepared before: :meth:`fit` and ``gears run`` do this.
 
@@ -168,7 +186,8 @@ class GEARS:
         """
         _log_warnings([*prepared.warnings, *prepared.foreseen])
         folder = None if checkpoint is None else Path(checkpoint)
-        with threads(self.config.threads), shown(progress) as callback:
+        plan = prepared.cost(self.config).stages
+        with threads(self.config.threads), shown(progress, plan) as callback:
             self._fitted = fit_model(prepared, self.config, checkpoint=folder, progress=callback)
         return self
 
@@ -179,7 +198,7 @@ class GEARS:
         layer: str | None = None,
         normalised: bool | None = None,
         assembly: AssemblyConfig | None = None,
-        progress: Progress | bool = False,
+        progress: Progress | bool | None = None,
     ) -> Reconstruction:
         """Place cells: those given to :meth:`fit` or others of the same kind, without fitting again.
 

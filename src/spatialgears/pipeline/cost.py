@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from spatialgears.assembly.assemble import cells_in_one_pass
 from spatialgears.assembly.measure import BATCH
@@ -17,6 +18,7 @@ from spatialgears.expression.start import COMPONENTS
 from spatialgears.expression.views import BANK_BYTES, MAX_VIEWS
 from spatialgears.geometry.ensemble import ENSEMBLE_DRAWS
 from spatialgears.geometry.training import SLIDE_VIEWS
+from spatialgears.pipeline import cell_check
 from spatialgears.pipeline.features import DENSE_CELLS
 from spatialgears.runtime.memory import memory_limits
 from spatialgears.runtime.threads import usable_threads
@@ -54,6 +56,7 @@ class Cost:
 
     seconds: float
     peak_bytes: int
+    stages: Mapping[str, float] = field(default_factory=dict)  # seconds of those that tell their progress
 
 
 def require_memory(cost: Cost) -> None:
@@ -113,8 +116,14 @@ def predict_cost(
     work = draws * generator + passes * (best + samples * refine)
     each = work / speed + (1 + samples) * solve + c.cell_seconds
     seconds = c.start_seconds + c.panel_seconds * n_spots * n_genes + n_cells * each
+    stages: dict[str, float] = {}
     if n_spots:
-        seconds += _training(n_spots, n_cells, n_genes, config, speed=speed, n_slides=n_slides)
+        stages = _training(n_spots, n_cells, n_genes, config, speed=speed, n_slides=n_slides)
+        seconds += sum(stages.values())
+    if n_cells:
+        checked = min(n_cells, cell_check.MOST_CELLS)
+        stages["check on cells"] = cell_check.PARTS * checked * (members * generator / speed + c.cell_seconds)
+        stages["samples" if samples else "solve"] = n_cells * each
     kept = 8 * (width_in + g.hidden) + 40 * g.width * (
         g.context_blocks + g.generator_blocks + g.denoiser_blocks
     )
@@ -132,7 +141,7 @@ def predict_cost(
     copies = members + (6 if n_spots else 0)  # while training: weights, gradients, two moments, mean, best
     step += 4 * (generator + denoiser) * copies
     encoder = c.profile_bytes * _profiles(n_spots, n_cells, config) * n_genes if n_spots else 0.0
-    return Cost(seconds, int(c.base_bytes + data + max(step, at_once, encoder)))
+    return Cost(seconds, int(c.base_bytes + data + max(step, at_once, encoder)), stages)
 
 
 def _width(n_genes: int, config: Config) -> int:
@@ -164,30 +173,36 @@ def _profiles(n_spots: int, n_cells: int, config: Config) -> int:
 
 def _training(
     n_spots: int, n_cells: int, n_genes: int, config: Config, *, speed: float, n_slides: int
-) -> float:
-    """Seconds of all training."""
+) -> dict[str, float]:
+    """Seconds of every training, by the name under which it tells its progress, in the order in which they come."""
     c, e, g = Coefficients(), config.expression, config.geometry
     generator, denoiser = _macs(_width(n_genes, config), config)
     size = _set_size(n_spots, config)
     elements, pairs = g.sets(n_slides) * size * (1 + g.pairs), 6 * size * DIM
     enough = g.views * n_spots / elements if g.views and g.crossfit else g.steps
-    steps = round(min(g.steps, enough)) * max(g.crossfit, 1)
+    steps, folds, left_out = min(g.steps, enough), max(g.crossfit, 1), 0
     if n_slides > 1 and g.slide_steps:
         others = n_slides / (n_slides - 1)
         least = min(SLIDE_VIEWS * n_spots / elements, max(g.steps, g.slide_steps * others))
         found = max(c.rehearsed_share * g.slide_steps * others, least) if g.crossfit else g.steps
-        steps = round(g.slide_steps * min(n_slides, MOST_SLIDES) + found * max(g.crossfit, 1))
+        steps, left_out = found, min(n_slides, MOST_SLIDES)
     joint = denoiser if not g.refiner_steps else 0
-    seconds = steps * (c.step_seconds + 3 * elements * (generator + joint + pairs) / speed)
-    if denoiser and g.refiner_steps:
-        each = c.refine_factor * 3 * elements * (generator + denoiser + pairs) / speed
-        each *= 0.3 if g.crossfit else 1  # sets of unseen spots are small
-        seconds += g.refiner_steps * (c.step_seconds + each)
+    step = c.step_seconds + 3 * elements * (generator + joint + pairs) / speed
+    stages: dict[str, float] = {}
     if profiles := _profiles(n_spots, n_cells, config):
         layers = [min(n_genes, COMPONENTS) if e.residual else n_genes, *HIDDEN, e.embed_dim]
         encoder = sum(left * right for left, right in itertools.pairwise(layers))
         per_epoch = math.ceil(2 * min(n_spots, MAX_PROFILES) / e.batch_size)
         batches = min(e.epochs * per_epoch, e.max_steps)
-        seconds += batches * (c.step_seconds + 12 * e.batch_size * encoder / speed)
-        seconds += c.profile_seconds * profiles * n_genes
-    return seconds
+        stages["encoder"] = batches * (c.step_seconds + 12 * e.batch_size * encoder / speed)
+        stages["encoder"] += c.profile_seconds * profiles * n_genes
+    stages |= {f"geometry slide-{i}": g.slide_steps * step for i in range(left_out)}
+    alone = "joint" if joint else "generator"
+    stages |= {
+        f"geometry fold-{i}" if g.crossfit else f"geometry {alone}": steps * step for i in range(folds)
+    }
+    if denoiser and g.refiner_steps:
+        each = c.refine_factor * 3 * elements * (generator + denoiser + pairs) / speed
+        each *= 0.3 if g.crossfit else 1  # sets of unseen spots are small
+        stages["geometry refiner"] = g.refiner_steps * (c.step_seconds + each)
+    return stages
