@@ -232,7 +232,7 @@ class AssemblyConfig(Stage):
         "one-shot: always one pass; patches: the paper's stitched patches",
         when="you study the published method: `patches`",
     )
-    memory_gb: Annotated[float, Field(gt=0)] = setting(
+    memory_gb: Annotated[float, Field(gt=0, le=1e6)] = setting(
         1.0,
         "auto: memory that one pass over all cells may take",
         when="`gears check` says that memory is short: less. The machine has plenty: more",

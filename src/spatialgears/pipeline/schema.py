@@ -43,6 +43,8 @@ class Embedding(BaseModel):
 class ShownGenes(BaseModel):
     """The genes whose patterns the check on cells shows, and their slide."""
 
+    model_config = ConfigDict(extra="forbid")
+
     genes: Annotated[list[Words], Field(max_length=3)]
     r: Annotated[list[FiniteFloat], Field(max_length=3)]
     slide: Annotated[int, Field(ge=0)]
@@ -117,6 +119,11 @@ def check_facts(facts: Mapping[str, Any]) -> None:
     """Raise a ValueError that names what is wrong with the facts of a model."""
     try:
         Facts.model_validate_json(json.dumps(facts))  # strict, as JSON has it
+        if (
+            strange := {name for check in facts["checks"] for name in check}
+            - SelfCheck.__dataclass_fields__.keys()
+        ):
+            raise ValueError(f"checks: {min(strange)} is not known")
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
