@@ -287,7 +287,8 @@ def whole_model(small_model, tmp_path_factory) -> Path:
 
 FAST = ["panel.weights nan", "slide0.anchors huge", "confidence.bank deeper", "inputs.genes longer", "cells.std missing",
         "network half", "network longer", "fact members million", "fact checks list", "fact target text",
-        "fact embedding object", "fact cell_check object", "self-check model missing", "self-check more text", "config geometry.width = 4096",
+        "fact embedding object", "fact cell_check object", "self-check model missing", "self-check more text",
+        "config geometry.width = 4096",
         "config geometry.crossfit = 1000000",
         "config expression.embed_dim = 10000000", "genes twice", "genes no text", "config.json is pipe", "meta.json is sparse",
         "weights.safetensors is sparse", "header wide", "header long", "sparse weights"]  # fmt: skip
