@@ -76,7 +76,7 @@ def test_the_better_embedding_is_chosen_unless_forced(slides, force, choice, cap
     keep, lose = torch.eye(12), torch.zeros(12, 12)
     lose[0, 0] = 1
     encoder, reference = (Encoder(12, 12, hidden=None, start=start).freeze() for start in (keep, lose))
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="spatialgears"):
         guard = run_guard(
             encoder, reference, known=embedded, queries=embedded, coords=coords, seed=0, force=force
         )
