@@ -15,6 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 from spatialgears.analysis import lookup
 from spatialgears.config import ExpressionConfig
 from spatialgears.errors import InputError
+from spatialgears.expression.matching import matched_counts
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import reference_encoder
 from spatialgears.expression.views import cell_features
@@ -58,7 +59,7 @@ def by_expression(
     its principal components; the place is the mean of the three spots of highest cosine. Only cells ``kept`` are
     matched and pooled.
     """
-    cells_raw, slide_counts, genes = _shared(adata, slide, layer)
+    cells_raw, slide_counts, genes = shared(adata, slide, layer)
     counts, raw = cells_raw
     anchors = np.sort(numpy_rng(seed, "anchors").permutation(kept)[:MAX_ANCHORS])
     _, near = KDTree(coords[kept]).query(
@@ -139,9 +140,13 @@ def given(pairs: Any, n_cells: int, spots: NDArray[np.float64]) -> Matches:
     return Matches(pairs[:, 0].astype(np.int64), spots[pairs[:, 1]], np.ones(len(pairs)))
 
 
-def _shared(
+def shared(
     adata: AnnData, slide: AnnData, layer: str | None
 ) -> tuple[tuple[sparse.csr_matrix, bool], sparse.csr_matrix, NDArray[Any]]:
+    """Values of the shared genes in cells (n, G), whether they are counts, those in spots (m, G), and the genes' names.
+
+    A slide of values that are not counts is matched to cells that are.
+    """
     names = [
         pd.Index(lookup.gene_names(one, layer, name)) for one, name in ((adata, "adata"), (slide, "slide"))
     ]
@@ -150,19 +155,20 @@ def _shared(
         raise InputError(
             f"adata and slide share {len(genes)} genes; {MIN_GENES} or more are needed. adata has "
             f"{lookup.listed(names[0], 4)}; slide has {lookup.listed(names[1], 4)}.",
-            'Use the same kind of gene names, or method="gromov", which needs none.',
+            'Use the same kind of gene names, or register with method="gromov", which needs none.',
         )
     first = [
         pd.Series(np.arange(len(index)), index)[~index.duplicated()][genes].to_numpy() for index in names
     ]
     cells, cells_raw = lookup.expression(adata, first[0], layer=layer)
     spots, spots_raw = lookup.expression(slide, first[1], layer=layer, name="slide")
-    if cells_raw != spots_raw:
-        counted, other = ("adata", "slide") if cells_raw else ("slide", "adata")
+    if spots_raw and not cells_raw:
         raise InputError(
-            f"{counted} holds counts, {other} normalised values.",
-            f"Give counts in both: layer=, or, if {counted} has no such layer, {other} read with sg.read(path, layer=...).",
+            "slide holds counts, adata normalised values.",
+            "Give counts in both: layer=, or, if slide has no such layer, adata read with sg.read(path, layer=...).",
         )
+    if cells_raw and not spots_raw:
+        spots = matched_counts(spots, cells)
     return (cells, cells_raw), spots, np.asarray(genes)
 
 

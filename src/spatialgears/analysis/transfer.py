@@ -1,0 +1,147 @@
+"""Label transfer: what is known of the spots, for the cells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from spatialgears.analysis import lookup
+from spatialgears.analysis.weights import matrix, weigh
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+logger = logging.getLogger(__name__)
+
+NONE = "none"  # the label of cells for which the evidence is thin
+
+
+def transfer(
+    cells: AnnData,
+    slide: AnnData | Sequence[AnnData],
+    key: str,
+    *,
+    least: float = 0.5,
+    place: float | None = None,
+    likeness: float | None = None,
+    basis: str | None = None,
+    layer: str | None = None,
+    spatial_key: str = "spatial",
+    outside: str | None = lookup.OUTSIDE,
+    key_added: str | None = None,
+    seed: int = 0,
+    copy: bool = False,
+) -> AnnData | None:
+    """Transfer a column of the spots to the cells: regions or layers with a probability, numbers with a spread.
+
+    Parameters
+    ----------
+    cells
+        Cells with places in ``obsm["X_gears"]``, as a run writes them to ``cells.h5ad``.
+    slide
+        One slide or several, with ``obs[key]`` and ``obsm[spatial_key]``. Several are averaged.
+    key
+        Column of ``slide.obs``: labels, or numbers. Spots where it is missing are left out.
+    least
+        Probability below which the evidence is thin and the label is "none".
+    place, likeness, layer, spatial_key, outside, seed
+        As in :func:`spatialgears.tl.spot_weights`.
+    basis
+        Key of ``cells.obsm`` with places on the slide; None: the cells are registered. Only for one slide.
+    key_added
+        Name of the slots; default ``"gears_" + key``.
+    copy
+        Write into a copy and return it.
+
+    Returns
+    -------
+    ``None``, or the copy. Writes, for labels
+
+    ``obs[key_added]``
+        The label of each cell, or "none".
+    ``obs[key_added + "_probability"]``
+        Probability of the most likely label, whether or not it was given.
+    ``obsm[key_added]``
+        DataFrame (cells, labels), probability of each label. A row sums to the share of the cell that is on the slide.
+
+    and for numbers
+
+    ``obs[key_added]``, ``obs[key_added + "_sd"]``
+        Mean and standard deviation; missing for cells outside.
+
+    Examples
+    --------
+    >>> import numpy as np, spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=400, n_genes=60, spots=80)
+    >>> cells, slide = tissue.cells, tissue.slides[0]
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> cells.obs["gears_radius50"] = 0.1
+    >>> slide.obs["side"] = np.where(slide.obsm["spatial"][:, 0] > slide.obsm["spatial"][:, 0].mean(), "right", "left")
+    >>> sg.tl.transfer(cells, slide, "side")
+    >>> list(cells.obsm["gears_side"].columns), sorted(cells.obs["gears_side"].cat.categories)
+    (['left', 'right'], ['left', 'none', 'right'])
+    """
+    slides = list(slide) if isinstance(slide, Sequence) else [slide]
+    if not slides:
+        raise InputError("No slide was given.", "Give one or more.")
+    if len(slides) > 1 and basis is not None:
+        raise InputError(
+            "basis names places on one slide, found several slides.", "Transfer from one at a time."
+        )
+    if not 0 <= least <= 1:
+        raise InputError(f"least must be a probability, found {least}.")
+    key_added = key_added or f"gears_{key}"
+    known = [lookup.column(one, key, "slide").notna().to_numpy() for one in slides]
+    if not all(mine.sum() >= 3 for mine in known):
+        raise InputError(f"slide.obs[{key!r}] has fewer than 3 values.", "Name another column.")
+    slides = [one if mine.all() else one[mine].copy() for one, mine in zip(slides, known, strict=True)]
+    options = {"place": place, "likeness": likeness, "basis": basis, "layer": layer}
+    found = [
+        weigh(cells, one, **options, spatial_key=spatial_key, outside=outside, seed=seed)  # type: ignore[arg-type]
+        for one in slides
+    ]
+    weights = [matrix(*one) for one in found]
+    numeric = all(_numeric(one.obs[key]) for one in slides)
+    if numeric:
+        values = [one.obs[key].to_numpy(np.float64) for one in slides]
+        mass, mean, square = (
+            sum(np.asarray(w @ v**power).ravel() for w, v in zip(weights, values, strict=True))
+            for power in (0, 1, 2)
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(mass > 0, mean / mass, np.nan)
+            spread = np.sqrt(np.maximum(np.where(mass > 0, square / mass, np.nan) - mean**2, 0))
+        cells = lookup.target(cells, copy)
+        cells.obs[key_added], cells.obs[f"{key_added}_sd"] = mean, spread
+        return cells if copy else None
+    labels = [lookup.labels(one, key, "slide") for one in slides]
+    names = pd.Index(np.concatenate([one.categories for one in labels])).unique().sort_values()
+    table = np.zeros((cells.n_obs, len(names)))
+    for w, one in zip(weights, labels, strict=True):
+        table += np.asarray((w @ _indicator(names.get_indexer(one.astype(str)), len(names))).todense()) / len(
+            slides
+        )
+    best = table.argmax(1)
+    probability = table[np.arange(len(table)), best]
+    chosen = np.where(probability >= least, best, len(names))
+    cells = lookup.target(cells, copy)
+    cells.obs[key_added] = pd.Categorical.from_codes(chosen, [*names, *([] if NONE in names else [NONE])])
+    cells.obs[f"{key_added}_probability"] = probability
+    cells.obsm[key_added] = pd.DataFrame(table, cells.obs_names, names)
+    logger.info("%s of %s cells have a label", int((chosen < len(names)).sum()), len(chosen))
+    return cells if copy else None
+
+
+def _numeric(values: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def _indicator(codes: np.ndarray, n: int) -> sparse.csr_matrix:
+    """(rows, n) one where a row has the code."""
+    return sparse.csr_matrix((np.ones(len(codes)), (np.arange(len(codes)), codes)), (len(codes), n))

@@ -1,0 +1,130 @@
+"""The sparse matrix of cells and spots that label transfer, imputation and abundance rest on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import sparse
+
+from spatialgears.analysis import lookup
+from spatialgears.analysis.evidence import Evidence, Strengths, choose, gather, on_slide
+from spatialgears.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+ENTRIES = (
+    30_000_000  # of the matrix, about 250 MB; where there would be more, the least of every cell are left out
+)
+FEWEST = 50  # spots that a cell may have at least
+NEGLIGIBLE = 0.1  # of an equal share: smaller weights are left out
+
+
+def spot_weights(
+    cells: AnnData,
+    slide: AnnData,
+    *,
+    place: float | None = None,
+    likeness: float | None = None,
+    basis: str | None = None,
+    layer: str | None = None,
+    spatial_key: str = "spatial",
+    outside: str | None = lookup.OUTSIDE,
+    seed: int = 0,
+) -> sparse.csr_matrix:
+    """For each cell a distribution over the spots of a slide, from its place and from its likeness to the spots.
+
+    The weight of a spot is ``exp(likeness * cosine - place * distance^2 / (2 spread^2))``, with the cosine of expression in the
+    shared genes, and the spread of the cell's place from its 50% radius. How much place and likeness count is chosen by genes
+    that are kept out: read from the cells by these weights, they should follow the slide.
+
+    Parameters
+    ----------
+    cells
+        Cells with places in ``obsm["X_gears"]``, as a run writes them to ``cells.h5ad``.
+    slide
+        Spots with ``obsm[spatial_key]``; the model need not have been fitted on it.
+    place, likeness
+        Strengths; 0: does not count, 1 for ``place``: as the radii say. None: chosen by kept-out genes.
+    basis
+        Key of ``cells.obsm`` with places on this slide, from :func:`spatialgears.tl.register`. None: the cells are registered.
+    layer
+        Where counts are read in both; default ``X``.
+    spatial_key
+        Key of the spots' coordinates.
+    outside
+        Column of ``cells.obs`` that marks cells no slide supports: their rows are empty. None: all cells count. Without the
+        column ``"gears_outside"``, all do.
+    seed
+        The same seed gives the same weights.
+
+    Returns
+    -------
+    csr_matrix (cells, spots)
+        Float32. A row sums to one for a cell on the slide, to less the further off it the cell lies, and to zero for a cell
+        that is marked outside.
+
+    Notes
+    -----
+    Time is linear in cells and in spots. Weights are computed for some cells at a time, and a cell keeps only the spots that
+    matter: at most 30 million entries in all, and at least 50 for a cell.
+
+    Examples
+    --------
+    >>> import numpy as np, spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=400, n_genes=60, spots=80)
+    >>> cells = tissue.cells
+    >>> cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])  # or rec.to_adata(cells)
+    >>> cells.obs["gears_radius50"] = 0.1
+    >>> weights = sg.tl.spot_weights(cells, tissue.slides[0])
+    >>> weights.shape == (400, tissue.slides[0].n_obs), bool(weights.sum(1).max() < 1.001)
+    (True, True)
+    """
+    evidence, strengths = weigh(
+        cells, slide, place=place, likeness=likeness, basis=basis, layer=layer, spatial_key=spatial_key, outside=outside,
+        seed=seed,
+    )  # fmt: skip
+    return matrix(evidence, strengths)
+
+
+def weigh(
+    cells: AnnData,
+    slide: AnnData,
+    *,
+    place: float | None,
+    likeness: float | None,
+    basis: str | None,
+    layer: str | None,
+    spatial_key: str,
+    outside: str | None,
+    seed: int,
+) -> tuple[Evidence, Strengths]:
+    """The evidence, and how much place and likeness count."""
+    for name, value in (("place", place), ("likeness", likeness)):
+        if value is not None and not 0 <= value < np.inf:
+            raise InputError(
+                f"{name} must not be negative, found {value}.", "None chooses it by kept-out genes."
+            )
+    evidence = gather(
+        cells, slide, basis=basis, places=place != 0, layer=layer, spatial_key=spatial_key, outside=outside, seed=seed
+    )  # fmt: skip
+    return evidence, choose(evidence, place=place, likeness=likeness, seed=seed)
+
+
+def matrix(evidence: Evidence, strengths: Strengths) -> sparse.csr_matrix:
+    """All weights (N, M), without those that hardly count."""
+    n_cells, n_spots = len(evidence.kept), len(evidence.coords)
+    most = min(max(ENTRIES // n_cells, FEWEST), n_spots)
+    share, parts, lengths = on_slide(evidence, strengths), [], np.zeros(n_cells, np.int64)
+    for rows, weights in evidence.weigher(strengths).chunks():
+        least = np.full(len(rows), NEGLIGIBLE / n_spots, np.float32)
+        if most < n_spots:
+            least = np.maximum(least, np.partition(weights, n_spots - most, axis=1)[:, n_spots - most])
+        weights[weights < least[:, None]] = 0
+        weights *= (share[rows] / weights.sum(1))[:, None]
+        parts.append(sparse.csr_matrix(weights))
+        lengths[rows] = np.diff(parts[-1].indptr)
+    stacked = sparse.vstack(parts, format="csr")
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    return sparse.csr_matrix((stacked.data, stacked.indices, ends), (n_cells, n_spots))

@@ -1,0 +1,169 @@
+"""From places to answers: weights of cells and spots, and what rests on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import spatialgears as sg
+from spatialgears.analysis import weights as module
+from spatialgears.analysis.composition import Draw
+from spatialgears.errors import InputError
+
+
+@pytest.fixture
+def named(planted_slide):
+    """The slide with the island of each spot, and a number that grows to the right."""
+    from .conftest import ISLANDS
+
+    gap = np.linalg.norm(planted_slide.obsm["spatial"][:, None] - ISLANDS, axis=2)
+    planted_slide.obs["island"] = [f"type {i}" for i in gap.argmin(1)]
+    planted_slide.obs["right"] = planted_slide.obsm["spatial"][:, 0]
+    return planted_slide
+
+
+def test_rows_are_distributions_near_the_place(planted, named):
+    weights = sg.tl.spot_weights(planted, named)
+    assert sparse.issparse(weights) and weights.shape == (planted.n_obs, named.n_obs)
+    mass = np.asarray(weights.sum(1)).ravel()
+    assert (
+        mass.max() < 1 + 1e-5
+        and np.quantile(mass, 0.05) == pytest.approx(1, abs=1e-5)
+        and weights.data.min() > 0
+    )
+    expected = weights @ named.obsm["spatial"]
+    gap = np.linalg.norm(expected - planted.obsm["X_gears"], axis=1)
+    assert np.median(gap) < 0.6  # islands are 3 apart
+
+
+def test_cells_outside_or_off_the_slide_weigh_less(planted, named):
+    planted.obs["gears_outside"] = np.arange(planted.n_obs) < 5
+    planted.obsm["laid"] = planted.obsm["X_gears"].astype(float).copy()
+    planted.obsm["laid"][10] = [50.0, 0.0]
+    mass = np.asarray(
+        sg.tl.spot_weights(planted, named, basis="laid", place=1.0, likeness=14.0).sum(1)
+    ).ravel()
+    assert (mass[:5] == 0).all() and mass[10] < 1e-6
+    assert np.median(mass) == pytest.approx(1, abs=1e-5)
+
+
+def test_chunks_and_sparsity_change_nothing_that_matters(planted, named, monkeypatch):
+    options = {"place": 0.3, "likeness": 14.0}
+    whole = sg.tl.spot_weights(planted, named, **options)
+    monkeypatch.setattr("spatialgears.analysis.evidence.CHUNK", 37)
+    np.testing.assert_allclose(
+        sg.tl.spot_weights(planted, named, **options).toarray(), whole.toarray(), atol=1e-6
+    )
+    monkeypatch.setattr(module, "ENTRIES", 1)
+    fewest = sg.tl.spot_weights(planted, named, **options)
+    assert np.diff(fewest.indptr).max() <= module.FEWEST
+    np.testing.assert_allclose(fewest.sum(1), whole.sum(1), atol=1e-5)
+
+
+def test_places_count_where_expression_is_noise_and_likeness_where_places_are(planted, named):
+    rng = np.random.default_rng(0)
+    planted.obsm["laid"] = planted.obsm["X_gears"].astype(float)
+    poor = planted.copy()
+    poor.obsm["laid"] = rng.permutation(poor.obsm["laid"])
+    by_likeness = sg.tl.impute(poor, named, basis="laid").uns["gears_impute"]
+    assert by_likeness["place"] == 0 and by_likeness["likeness"] > 0
+    # expression that is weak, but follows the place
+    weak = planted.copy()
+    weak.X = sparse.csr_matrix(rng.binomial(weak.X.toarray().astype(int), 0.1).astype(np.float32))
+    assert sg.tl.impute(weak, named, basis="laid").uns["gears_impute"]["place"] > 0
+
+
+def test_labels_come_with_a_probability(planted, named):
+    assert sg.tl.transfer(planted, named, "island") is None
+    right = planted.obs["gears_island"].astype(str) == planted.obs["cell_type"]
+    assert right.mean() > 0.8
+    table = planted.obsm["gears_island"]
+    np.testing.assert_allclose(table.to_numpy().max(1), planted.obs["gears_island_probability"])
+    thin = sg.tl.transfer(planted, named, "island", least=1.0, copy=True)
+    assert (thin.obs["gears_island"] == "none").mean() > 0.5
+
+
+def test_numbers_come_with_a_spread(planted, named):
+    sg.tl.transfer(planted, named, "right")
+    assert np.corrcoef(planted.obs["gears_right"], planted.obsm["X_gears"][:, 0])[0, 1] > 0.9
+    assert (planted.obs["gears_right_sd"] > 0).all()
+
+
+def test_several_slides_are_averaged(planted, named):
+    one, two = (sg.tl.transfer(planted, slides, "island", copy=True) for slides in (named, [named, named]))
+    np.testing.assert_allclose(one.obsm["gears_island"], two.obsm["gears_island"])
+
+
+def test_kept_out_genes_score_the_prediction(planted, named):
+    found = sg.tl.impute(planted, named)
+    markers, others = found.var["score"].iloc[:12], found.var["score"].iloc[12:]
+    assert found.var["measured"].all() and markers.min() > 0.3 and markers.min() > others.max()
+    without = sg.tl.impute(planted, named[:, 3:], ["g0", "g39"])
+    assert not without.var["measured"]["g0"] and without.var["measured"]["g39"]
+    assert without.var["score"]["g0"] > without.var["score"]["g39"] + 0.2
+    r = np.corrcoef(without[:, "g0"].X.ravel(), named[:, "g0"].X.toarray().ravel())[0, 1]
+    assert r > 0.3
+
+
+def test_genes_at_places_between_spots(planted, named):
+    spots = sg.tl.impute(planted, named, ["g0"])
+    at = np.vstack([named.obsm["spatial"][:4] + 0.01, [[90.0, 90.0]]])
+    found = sg.tl.impute(planted, named, ["g0"], places=at)
+    assert found.shape == (5, 1) and np.isnan(found.X[-1, 0])
+    assert np.abs(found.X[:4] - spots.X[:4]).max() < np.ptp(spots.X)
+
+
+def test_abundance_keeps_to_known_totals(planted, named):
+    named.obs["nuclei"] = np.arange(named.n_obs) % 7
+    found = sg.tl.abundance(planted, named, cells_per_spot="nuclei", n_samples=20)
+    np.testing.assert_allclose(found.X.sum(1), named.obs["nuclei"], atol=1e-4)
+    share = found.layers["proportion"]
+    majority = np.asarray(found.var_names)[share.argmax(1)]
+    assert (majority == named.obs["island"]).mean() > 0.9
+    free = sg.tl.abundance(planted, named, n_samples=20)
+    assert free.X.sum() == pytest.approx(planted.n_obs, rel=0.02)
+    assert (free.layers["low"] <= free.layers["high"]).all()
+    inside = (free.layers["low"] <= free.X + 1) & (free.layers["high"] >= free.X - 1)
+    assert inside.mean() > 0.9
+
+
+def test_cells_are_drawn_by_their_weights():
+    weights = sparse.csr_matrix(np.array([[0.5, 0.5, 0], [0, 0, 0.2], [0, 0, 0], [0, 1, 0]], np.float32))
+    draw, rng = Draw(weights), np.random.default_rng(0)
+    drawn = np.array([draw(rng) for _ in range(4000)])
+    assert (drawn[:, 0] == 0).mean() == pytest.approx(0.5, abs=0.05)
+    assert (drawn[:, 1] == 2).mean() == pytest.approx(0.2, abs=0.05)
+    assert (drawn[:, 1] == -1).mean() == pytest.approx(0.8, abs=0.05)
+    assert (drawn[:, 2] == -1).all() and (drawn[:, 3] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda c, s: sg.tl.transfer(c, s, "layer"), "no obs column 'layer'.*'island'"),
+        (lambda c, s: sg.tl.impute(c, s, ["Gad1"]), "no gene 'Gad1'.*'g0'"),
+        (lambda c, s: sg.tl.impute(c, s, places=[[0, 0, 0]]), "places"),
+        (lambda c, s: sg.tl.abundance(c, s, "type"), "no obs column 'type'.*'cell_type'"),
+        (lambda c, s: sg.tl.abundance(c, s, cells_per_spot=[1, 2]), "each of the .* spots.*(2,)"),
+        (lambda c, s: sg.tl.abundance(c, s, cells_per_spot="nuclei"), "no obs column 'nuclei'"),
+        (lambda c, s: sg.tl.abundance(c, s, cells_per_spot=-1), "not negative"),
+        (lambda c, s: sg.tl.spot_weights(c, s, place=-1.0), "place must not be negative"),
+        (lambda c, s: sg.tl.spot_weights(c, s, place=0.0, likeness=0.0), "Neither"),
+        (lambda c, s: sg.tl.spot_weights(c, s, basis="X_other"), "no obsm"),
+    ],
+)
+def test_errors_name_what_there_is(planted, named, call, text):
+    with pytest.raises(InputError, match=text):
+        call(planted, named)
+
+
+def test_a_slide_of_another_tissue_is_refused(planted, named):
+    named.X = sparse.csr_matrix(np.random.default_rng(0).permutation(named.X.toarray()))
+    with pytest.raises(InputError, match="cannot be laid on this slide"):
+        sg.tl.transfer(planted, named, "island")
+
+
+def test_values_that_are_not_counts_work_with_cells_that_are(planted, named):
+    named.X = sparse.csr_matrix(np.sqrt(named.X.toarray()) * 0.37)
+    assert sg.tl.impute(planted, named).uns["gears_impute"]["score"] > 0.1
