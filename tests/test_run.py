@@ -75,7 +75,10 @@ def test_a_run_writes_cells_model_report_and_log(done, small_tissue):
     placed = GEARS.load(done.model).reconstruct(small_tissue.cells)
     np.testing.assert_array_equal(placed.coords, cells.obsm["X_gears"])
     table = pd.read_csv(done.places)
-    assert list(table) == ["cell", "x", "y", "radius50", "radius90", "outside"]
+    assert list(table)[:6] == ["cell", "x", "y", "radius50", "radius90", "outside"]
+    assert list(table)[6:] == ["x_on_st_1", "y_on_st_1", "x_on_st_2", "y_on_st_2", "domain", "domain_noise"]
+    assert {cells.uns[f"X_gears_slide{i}"]["slide"] for i in (1, 2)} == {"st_1", "st_2"}
+    np.testing.assert_allclose(table[["x_on_st_2", "y_on_st_2"]], cells.obsm["X_gears_slide2"], rtol=1e-4)
     assert list(table["cell"]) == list(cells.obs_names)
     np.testing.assert_allclose(table[["x", "y"]], cells.obsm["X_gears"], rtol=1e-6)
     np.testing.assert_allclose(table["radius90"], cells.obs["gears_uncertainty"], rtol=1e-6)

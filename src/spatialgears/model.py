@@ -21,6 +21,7 @@ from spatialgears.pipeline.fit import fit_model
 from spatialgears.pipeline.fitted import Fitted
 from spatialgears.pipeline.kept_out import check_cells
 from spatialgears.pipeline.place import Placement, place
+from spatialgears.pipeline.pose import OnSlide, Pose
 from spatialgears.pipeline.prepare import Prepared, prepare
 from spatialgears.pipeline.schema import check_facts, expected_tensors
 from spatialgears.pipeline.self_check import SelfCheck
@@ -259,6 +260,16 @@ class GEARS:
             cell_check=check,
             self_check=[check.sentence, *(one.sentence for one in fitted.checks)],
             warnings=list(dict.fromkeys(found)),
+            laid=[
+                OnSlide.of(
+                    f"slide {i}",
+                    Pose.between(spots, measured := slide.frame.to_slide(slide.coords)),
+                    measured,
+                    coords=placed.coords,
+                    outside=placed.outside,
+                )
+                for i, (spots, slide) in enumerate(zip(placed.slides, fitted.slides, strict=True), start=1)
+            ],
             **{field.name: getattr(placed, field.name) for field in fields(placed)},
         )
 

@@ -17,8 +17,9 @@ from spatialgears._version import __version__
 from spatialgears.assembly.distances import dense_distances, nearest_cells, neighbour_matrix, pair_distances
 from spatialgears.errors import InputError
 from spatialgears.pipeline.cell_check import CellCheck
+from spatialgears.pipeline.pose import OnSlide
 from spatialgears.runtime.files import write_atomic
-from spatialgears.text import not_a_formula, number
+from spatialgears.text import not_a_formula, number, plain
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -29,10 +30,28 @@ GRAPH_NEIGHBORS = 15
 
 #: Keys of ``obsm`` with samples begin so.
 SAMPLE = "X_gears_sample"
+#: Key of ``obsm`` with the cells on the slide they match best; with several slides, a number follows for each.
+ON_SLIDE = "X_gears_slide"
 #: What rests on places begins so, in ``obs``, ``obsm`` and ``uns``.
 OF_PLACES = ("X_gears", "gears_")
-#: Columns of a table of places.
+#: Columns that every table of places begins with.
 COLUMNS = ("cell", "x", "y", "radius50", "radius90", "outside")
+#: What each slot holds.
+SLOTS = {
+    'obsm["X_gears"]': "predicted coordinates, in units of the training slides' RMS radius; only distances have a meaning",
+    'obsm["X_gears_sample1"], ...': "alternative layouts drawn from the model, laid on X_gears",
+    'obs["gears_radius50"]': "radius around X_gears that holds the true position with 50% probability, in the same units",
+    'obs["gears_uncertainty"]': "the same with 90% probability",
+    'obs["gears_outside"]': "True: no slide shows expression like this cell's; do not use its position",
+    'obsp["gears_distances"]': "distances to the 15 nearest cells",
+    'obsp["gears_connectivities"]': "the same graph with ones, for scanpy (neighbors_key) and squidpy (connectivity_key)",
+    'uns["gears"]': "version, status, self_check, warnings, cells_check (the check on cells by kept-out genes)",
+}
+
+COLUMNS_TOLD = {
+    "gears_domain": 'spatial domain, "0" the largest; uns["gears_domain"]["table"] describes each',
+    "gears_domain_noise": "True: expression in this domain does not differ from that of cells drawn at random",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +86,12 @@ class Reconstruction:
         Whether the cells, where they were placed, show the patterns of genes that the placing did not see.
     warnings
         Why not to trust the places, or some of them; empty if nothing speaks against them.
+    laid
+        How the cells lie on each slide: ``pose(coords)`` are coordinates of the slide.
+    obs, uns
+        What else :meth:`to_adata` writes: columns by name, such as ``gears_domain``, and entries of ``uns``.
+    annotated
+        Whether cells were matched with the slides, and domains looked for, as a run does.
 
     Examples
     --------
@@ -87,6 +112,10 @@ class Reconstruction:
     self_check: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     cell_check: CellCheck | None = None
+    laid: list[OnSlide] = field(default_factory=list)
+    obs: Mapping[str, Any] = field(default_factory=dict)
+    uns: Mapping[str, Any] = field(default_factory=dict)
+    annotated: bool = False
 
     def __repr__(self) -> str:
         return (
@@ -175,8 +204,13 @@ class Reconstruction:
             ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``, ``obs["gears_outside"]``;
             ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph for scanpy
             (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``, with the self-check
-            and the warnings in words, and ``cells_check``: the figures of the check on these cells
-            by kept-out genes. What rests on other places (``X_gears...`` and ``gears_...``) goes.
+            and the warnings in words, ``cells_check``: the figures of the check on these cells
+            by kept-out genes, and ``read_me``: what each slot holds. ``obsm["X_gears_slide"]`` has the coordinates on
+            the slide that the cells match best, in its own units, and ``uns["X_gears_slide"]`` which slide that is and
+            how good the fit is, as :func:`spatialgears.tl.register` says it; with several slides
+            ``X_gears_slide1`` and so on have those of each. After a run also ``obs["gears_domain"]`` and
+            ``uns["gears_domain"]``, as :func:`spatialgears.tl.spatial_domains` writes them. What
+            rests on other places (``X_gears...`` and ``gears_...``) goes.
 
         Examples
         --------
@@ -233,8 +267,64 @@ class Reconstruction:
                 "distances_key": "gears_distances",
                 "params": {"n_neighbors": k, "method": "gears", "use_rep": "X_gears"},
             }
-        adata.uns["gears"] = uns
+        told = dict(SLOTS)
+        for key, one in self.on_slides().items():
+            adata.obsm[key], adata.uns[key] = one.pose(self.coords), one.facts()
+            told[f'obsm["{key}"]'] = (
+                f"coordinates on the slide {one.slide}, in its own units; uns: pose and fit"
+            )
+        for name, values in self.obs.items():
+            adata.obs[name] = values
+            told[f'obs["{name}"]'] = COLUMNS_TOLD.get(name, f"see uns[{name!r}]")
+        adata.uns.update(self.uns)
+        adata.uns["gears"] = uns | {"read_me": "\n".join(f"{slot}: {words}" for slot, words in told.items())}
         return adata
+
+    def on_slides(self) -> dict[str, OnSlide]:
+        """How the cells lie on slides, by the key of ``obsm`` that has their coordinates there.
+
+        Returns
+        -------
+        dict
+            ``"X_gears_slide"``, the slide that the cells match best; with several slides also
+            ``"X_gears_slide1"`` and so on, in their order.
+
+        Examples
+        --------
+        >>> rec.on_slides()["X_gears_slide"].coverage  # doctest: +SKIP
+        """
+        if not self.laid:
+            return {}
+        best = max(self.laid, key=lambda one: (one.matched.get("explained", -np.inf), one.coverage))
+        numbered = {f"{ON_SLIDE}{i}": one for i, one in enumerate(self.laid, start=1)}
+        return {ON_SLIDE: best, **(numbered if len(numbered) > 1 else {})}
+
+    def table(self) -> pd.DataFrame:
+        """The places as a table, as ``places.csv`` has them.
+
+        Returns
+        -------
+        DataFrame
+            Columns cell, x, y, radius50, radius90 and outside; for each slide ``x_on_NAME`` and ``y_on_NAME``, in
+            its own units; and what else is known of the cells, such as their domain.
+
+        Examples
+        --------
+        >>> rec.table().head()  # doctest: +SKIP
+        """
+        names = [not_a_formula(str(name)) for name in self.obs_names]
+        columns = (names, *self.coords.T, self.radius50, self.radius90, self.outside)
+        found: dict[str, Any] = dict(zip(COLUMNS, columns, strict=True))
+        for one in self.laid:
+            x, y = one.pose(self.coords).astype(np.float32).T
+            found |= {f"x_on_{plain(one.slide)}": x, f"y_on_{plain(one.slide)}": y}
+        for name, values in self.obs.items():
+            column = pd.Series(values)
+            text = not pd.api.types.is_numeric_dtype(column)
+            found[name.removeprefix("gears_")] = (
+                column.map(lambda one: not_a_formula(str(one)), na_action="ignore") if text else column
+            ).to_numpy()
+        return pd.DataFrame(found)
 
     def write(
         self, adata: AnnData, path: str | Path, *, source: str | Path | None = None, digest: str | None = None
@@ -247,7 +337,7 @@ class Reconstruction:
             The cells, in the order they were given; not modified. If they are on disk, so they stay: the file or zarr
             folder is copied, ``.X`` and layers as they are, and what :meth:`to_adata` adds is added to the copy.
         path
-            The file to write. A ``.csv`` has the columns cell, x, y, radius50, radius90 and outside. A name that a
+            The file to write. A ``.csv`` holds :meth:`table`. A name that a
             spreadsheet would take for a formula, since it begins with ``= + - @``, has an apostrophe before it.
         source
             Where the cells were read from. An ``.h5ad`` file or ``.zarr`` folder is then copied, as those on disk are: what
@@ -269,10 +359,7 @@ class Reconstruction:
                 f"Expected a name that ends in .h5ad or .csv, found {path}.", "Choose one of them."
             )
         if suffix == ".csv":
-            names = [not_a_formula(str(name)) for name in self.obs_names]
-            columns = (names, *self.coords.T, self.radius50, self.radius90, self.outside)
-            table = pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
-            write_atomic(path, table.to_csv(index=False))
+            write_atomic(path, self.table().to_csv(index=False))
             return
         from anndata import AnnData
 

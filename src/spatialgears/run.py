@@ -78,11 +78,13 @@ def run(
     tell
         Called with a line for the user: what the inputs are, what the run will take, what is there already.
     """
+    from spatialgears.analysis.annotate import described as annotate_run
     from spatialgears.model import GEARS
     from spatialgears.pipeline.cost import require_memory
     from spatialgears.pipeline.foreseen import require_sets
     from spatialgears.pipeline.prepare import prepare
     from spatialgears.report import require_genes, require_plotly, require_types, write_report
+    from spatialgears.validate import slide_titles
     from spatialgears.validate.sampling import validate_sampled
 
     def say(text: str) -> None:
@@ -150,6 +152,16 @@ def run(
             model.save(out.model)
             agreed(FITTED)
         placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
+        placed = annotate_run(
+            placed,
+            cells,
+            slides,
+            titles=slide_titles(inputs.st),
+            panel=model.panel_,
+            spatial_key=inputs.spatial_key,
+            types=inputs.types,
+            seed=config.seed,
+        )
         placed.write(cells, out.places)
         placed.write(cells, out.cells, source=inputs.sc, digest=manifest["inputs"][inputs.sc])
         try:

@@ -207,6 +207,20 @@ def test_evaluate_matches_cells_by_name(capsys, folder):
     assert named == set(row) - {"n", "sampled"}
 
 
+def test_evaluate_reads_tables(capsys, folder, tmp_path):
+    import anndata as ad
+    import pandas as pd
+
+    sc, truth = folder / "sc.h5ad", folder / "truth.h5ad"
+    _, out, _ = run(capsys, "evaluate", "--pred", sc, "--truth", truth, "--json")
+    cells = ad.read_h5ad(sc)
+    names = [f"'{name}" if name.startswith("=") else name for name in cells.obs_names]
+    frame = pd.DataFrame(cells.obsm["X_gears"], names, ["x", "y"]).assign(radius50=0.1, domain="0")
+    frame.rename_axis("cell").to_csv(tmp_path / "places.csv")
+    code, again, _ = run(capsys, "evaluate", "--pred", tmp_path / "places.csv", "--truth", truth, "--json")
+    assert code == 0 and json.loads(again) == pytest.approx(json.loads(out), abs=1e-6)
+
+
 def test_evaluate_refuses_what_does_not_match(capsys, folder, tmp_path):
     code, _, err = run(capsys, "evaluate", "--pred", folder / "sc.h5ad", "--truth", folder / "st_1.h5ad")
     assert code == 2 and "80 of 80 predicted cells are missing, e.g. sc_0; it has st_1_0" in err

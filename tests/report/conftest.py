@@ -8,8 +8,8 @@ from base64 import b64decode
 import numpy as np
 import pytest
 
+from spatialgears.pipeline.pose import Pose
 from spatialgears.report import ReportContent, ReportSlide, Section, SelfCheck
-from spatialgears.report.pose import Pose
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>&amp;\"'"
 PIXEL = bytes.fromhex(

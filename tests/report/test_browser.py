@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from spatialgears.pipeline.pose import Pose
 from spatialgears.report import ReportContent, ReportSlide, write_page
-from spatialgears.report.pose import Pose
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (

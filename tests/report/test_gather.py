@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 
 import spatialgears as sg
+from spatialgears.analysis import annotate, subject
 from spatialgears.plotting import palette
-from spatialgears.report import findings, gather, report_content, subject, write_page, write_report
+from spatialgears.report import findings, gather, report_content, write_page, write_report
 from spatialgears.report.encode import payload
 from spatialgears.report.gather import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
@@ -380,9 +381,20 @@ def test_domains_are_in_order_and_judged(content, small_result):
     assert "Leiden" in found.domains_note
 
 
-def test_a_domain_is_named_after_a_type_that_half_of_its_cells_have(small_result):
+def test_a_domain_is_named_after_a_type_that_half_of_its_cells_have(small_result, small_tissue, small_model):
+    looked_at = subject.subject_of(
+        small_result,
+        small_tissue.cells,
+        [],
+        titles=[],
+        panel=small_model.panel_,
+        spatial_key="",
+        types=None,
+        seed=0,
+    )
+
     def names(types):
-        return gather._domains(small_result, types, seed=0).categories
+        return gather._domains(annotate.annotated(small_result, looked_at, types=types)).categories
 
     most = pd.Categorical(["this"] * 149 + ["that"])
     assert all(re.fullmatch(r"\d+: this \((100|9\d)%\)", name) for name in names(most))

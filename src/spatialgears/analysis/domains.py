@@ -127,7 +127,7 @@ def spatial_domains(
     domain = leiden(coords, n_neighbors=n_neighbors, resolution=resolution, seed=seed)
     table = pd.DataFrame({"n_cells": np.bincount(domain)}, index=[str(i) for i in range(domain.max() + 1)])
     if named is not None:
-        table = table.join(_majority(domain, named, table.index))
+        table = table.join(majority(domain, named, table.index))
     if embedding is not None:
         table = table.join(compare(domain, embedding, table.index, n_shuffles=n_shuffles, seed=seed))
         logger.info("%d domains, %d of them only noise", len(table), int(table["noise"].sum()))
@@ -198,7 +198,8 @@ def _embedding(
     return embedding - embedding.mean(0)
 
 
-def _majority(domain: NDArray[np.int64], named: pd.Categorical, index: pd.Index) -> pd.DataFrame:
+def majority(domain: NDArray[np.int64], named: pd.Categorical, index: pd.Index) -> pd.DataFrame:
+    """Per domain the commonest label, its share there, and its share among all cells."""
     known = named.codes >= 0
     counts = np.zeros((len(index), len(named.categories)))
     np.add.at(counts, (domain[known], named.codes[known]), 1)

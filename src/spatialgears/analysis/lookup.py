@@ -16,6 +16,7 @@ from spatialgears.assembly.distances import nearest_cells
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.io.stored import copied
+from spatialgears.reconstruction import ON_SLIDE
 from spatialgears.text import alike
 from spatialgears.validate.coordinates import at_one_height
 from spatialgears.validate.counts import check_finite, form_of, to_csr, values_of
@@ -54,6 +55,34 @@ def places(adata: AnnData, key: str, name: str = "adata") -> NDArray[np.float64]
             f"Leave these out, e.g. {adata.obs_names[int(np.argmax(bad))]}.",
         )
     return coords
+
+
+def on_slide(
+    adata: AnnData, slide: AnnData, basis: str = ON_SLIDE, spatial_key: str = "spatial"
+) -> NDArray[np.float64]:
+    """Places (n, 2) of the cells in the frame of this slide: ``obsm[basis]``, or the slide's own where a run has several.
+
+    Refused if the cells were laid on other slides only.
+    """
+    spots = places(slide, spatial_key, "slide")
+    several = [key for key in adata.obsm if str(key).startswith(ON_SLIDE) and key != ON_SLIDE]
+    keys = [basis, *sorted(several)] if basis == ON_SLIDE else [basis]
+    known = [(key, adata.uns[key]) for key in keys if "corners" in adata.uns.get(key, ())]
+    if basis not in adata.obsm or basis not in dict(known):
+        return places(adata, basis)
+    low, high = spots.min(0), spots.max(0)
+    for whole in (True, False):  # first the very slide, then one that holds all of these spots
+        for key, fit in known:
+            limit, corners = fit["pitch"], np.asarray(fit["corners"])
+            within = (low >= corners[0] - limit).all() and (high <= corners[1] + limit).all()
+            if within and (not whole or np.abs(np.stack([low, high]) - corners).max() <= limit):
+                return places(adata, key)
+    names = listed(dict.fromkeys(fit.get("slide", key) for key, fit in known))
+    raise InputError(
+        f"The cells were laid on {names}, and this slide lies elsewhere (x from {low[0]:.4g} to {high[0]:.4g}, y from "
+        f"{low[1]:.4g} to {high[1]:.4g}).",
+        "Lay them on this slide: sg.tl.register(cells, slide).",
+    )
 
 
 def column(adata: AnnData, key: str, name: str = "adata") -> pd.Series:

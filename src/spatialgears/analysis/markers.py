@@ -160,7 +160,9 @@ def marker_enrichment(
             f"obs[{labels!r}] has no cell type {cell_type!r}; there are {lookup.listed(types.categories)}.",
             "Name one of these.",
         )
-    cells = lookup.places(adata, basis)[(types == cell_type) & lookup.counted(adata, outside)]
+    cells = lookup.on_slide(adata, slide, basis, spatial_key)[
+        (types == cell_type) & lookup.counted(adata, outside)
+    ]
     if not len(cells):
         raise InputError(
             f"Every cell of type {cell_type!r} is marked in obs[{outside!r}].",

@@ -89,6 +89,7 @@ def register(
         (n, 2) float64 places in the slide's frame and units. ``obsm["spatial"]`` is never touched.
     ``uns[key_added]``
         ``matrix`` (2, 2), ``scale``, ``shift`` (2,), with ``scale * X @ matrix + shift`` the rigid part;
+        ``corners`` (2, 2), least and greatest x and y of the spots, by which the slide is known again;
         ``relative_scale``, the scale over the slide's RMS radius; ``mirrored``; ``deformed``; ``pitch`` of the
         spots; and the quality of the fit: ``n_matches``, ``agreement`` (mean weight of the
         matches, 0 to 1), ``residual`` (median distance of a match from its place, in pitches),
@@ -131,6 +132,7 @@ def register(
     laid, fit = lay(coords, spots, found, scale=scale, deform=deform, seed=seed)
     fit["coverage"] = float((KDTree(spots).query(laid[kept])[0] <= 1.5 * fit["pitch"]).mean())
     fit["n_outside"] = len(coords) - len(kept)
+    fit["corners"] = np.stack([spots.min(0), spots.max(0)])
     if truth is not None:
         error = np.linalg.norm(laid - truth, axis=1)[kept] / fit["pitch"]
         fit |= {"error_median": float(np.median(error)), "error_mean": float(error.mean())}

@@ -22,9 +22,19 @@ _WITH_PLACES = {
 
 
 def evaluate(
-    pred: Annotated[str, typer.Option("--pred", metavar="PATH", help="Cells with predicted coordinates.")],
+    pred: Annotated[
+        str,
+        typer.Option(
+            "--pred", metavar="PATH", help="Cells with predicted coordinates: cells.h5ad or places.csv."
+        ),
+    ],
     truth: Annotated[
-        str, typer.Option("--truth", metavar="PATH", help="The same cells with true coordinates.")
+        str,
+        typer.Option(
+            "--truth",
+            metavar="PATH",
+            help="The same cells with true coordinates: .h5ad, or a table of name, x, y.",
+        ),
     ],
     key: Annotated[
         str, typer.Option("--key", metavar="KEY", help="Key of .obsm with the prediction.")
@@ -39,10 +49,9 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score predicted coordinates against the truth with every metric; cells are matched by name."""
-    from spatialgears.io import read
     from spatialgears.metrics import evaluate as score
 
-    predicted, true = read(pred, backed=True), read(truth, backed=True)
+    predicted, true = _cells(pred, key), _cells(truth, truth_key)
     rows = _match(predicted, true, pred, truth)
     places = _points(predicted, key, pred, option="--key")
     known = _points(true, truth_key, truth, option="--truth-key")[rows]
@@ -51,6 +60,24 @@ def evaluate(
         output.emit_json(row)
     else:
         _show(row)
+
+
+def _cells(path: str, key: str) -> AnnData:
+    """Cells with coordinates in ``obsm[key]``; a table has a name, x and y in each row, as places.csv does."""
+    from pathlib import Path
+
+    from anndata import AnnData
+
+    from spatialgears.io import read
+    from spatialgears.io.tables import is_table, read_coordinates
+    from spatialgears.io.vetting import room_for
+
+    file = Path(path).expanduser()
+    if not is_table(file):
+        return read(path, backed=True)
+    frame = read_coordinates(file, room_for(file))
+    frame.index = frame.index.str.replace(r"^'(?=[=+@-])", "", regex=True)  # as places.csv guards formulas
+    return AnnData(obs=frame[[]], obsm={key: frame.to_numpy()})
 
 
 def _show(row: dict[str, float]) -> None:

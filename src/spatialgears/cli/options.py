@@ -244,7 +244,7 @@ def _ours(path: Path) -> bool:
             from spatialgears.reconstruction import COLUMNS
 
             with path.open("rb") as file:
-                return file.readline().strip() == ",".join(COLUMNS).encode()
+                return file.readline().strip().startswith(",".join(COLUMNS).encode())
         if path.suffix == ".html":
             return b"spatialgears report" in path.read_bytes()
         with h5py.File(path) as file:

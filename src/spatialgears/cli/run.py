@@ -255,6 +255,9 @@ def reconstruct(
     placed = _place(fitted, cells, normalised=normalised)
     if not is_first():
         return
+    from spatialgears.analysis.annotate import described
+
+    placed = described(placed, cells, panel=fitted.panel_, seed=fitted.config.seed)
     placed.write(cells, out, source=sc, digest=digest)
     typer.echo(placed.status)
     if profile:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from spatialgears.analysis import lookup
 from spatialgears.errors import InputError
 from spatialgears.plotting import canvas, maps, palette
-from spatialgears.plotting.values import SLIDE_UNIT, color_values, coordinates, domain_name, slot
+from spatialgears.plotting.values import SLIDE_UNIT, color_values, coordinates, domain_names, slot
 from spatialgears.text import p_value
 
 if TYPE_CHECKING:
@@ -64,10 +65,7 @@ def spatial_domains(
     """
     table = slot(adata, key, "sg.tl.spatial_domains(adata)")["table"]
     noise = table["noise"].to_numpy(bool) if "noise" in table else np.zeros(len(table), bool)
-    names = [
-        domain_name(domain, row["majority"], row["purity"]) if "majority" in table else str(domain)
-        for domain, row in table.iterrows()
-    ]
+    names = domain_names(table)
     named = pd.Categorical(adata.obs[key]).rename_categories(
         dict(zip(map(str, table.index), names, strict=True))
     )
@@ -117,7 +115,7 @@ def registration(
     >>> ax.get_xlabel()
     'x (units of the slide)'
     """
-    cells, spots = coordinates(adata, basis), coordinates(slide, spatial_key)
+    cells, spots = lookup.on_slide(adata, slide, basis, spatial_key), coordinates(slide, spatial_key)
     values, label = color_values(adata, color)
     ax = canvas.axes_or_new(ax, **maps.figure_size(spots, values, legend=True))
     ax.scatter(

@@ -100,13 +100,21 @@ def color_values(data: Any, color: Any, *, layer: str | None = None) -> tuple[pd
     return pd.Series(np.asarray(attribute)), LABELS.get(f"gears_{color}", color)
 
 
-def domain_name(domain: object, majority: str, share: float) -> str:
-    """A domain's number, with the cell type of most of its cells if that is at least half of them."""
-    return (
-        f"{domain}: {majority} ({share:.0%})"
-        if majority and share >= NAMED_FROM
+def domain_names(table: pd.DataFrame) -> list[str]:
+    """Each domain's number, with the cell type of most of its cells if that is at least half of them.
+
+    ``table`` is what :func:`spatialgears.tl.spatial_domains` writes; without types the numbers stand alone.
+    """
+    if "majority" not in table:
+        return [str(domain) for domain in table.index]
+    return [
+        str(domain)
+        if not row["majority"]
+        else f"{domain}: {row['majority']} ({row['purity']:.0%})"
+        if row["purity"] >= NAMED_FROM
         else f"{domain}: mixed types"
-    )
+        for domain, row in table.iterrows()
+    ]
 
 
 def are_names(data: Any, color: Any) -> bool:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from spatialgears.errors import InputError
+from spatialgears.pipeline.pose import Pose
 from spatialgears.plotting.values import UNIT
 from spatialgears.report.expression import Expression
-from spatialgears.report.pose import Pose
 
 Level = Literal["good", "fair", "weak", "none", "unknown"]
 

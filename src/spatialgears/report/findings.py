@@ -13,18 +13,17 @@ import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from scipy.spatial import KDTree
 from scipy.stats import spearmanr
 
 from spatialgears import analysis, plotting
 from spatialgears.analysis import lookup
+from spatialgears.analysis.annotate import MOST_SLIDES
 from spatialgears.analysis.neighbors import matrix
+from spatialgears.analysis.subject import Subject
 from spatialgears.errors import InputError
-from spatialgears.metrics.points import spot_pitch
+from spatialgears.pipeline.pose import OnSlide, Pose, fit_pose
 from spatialgears.plotting import canvas
 from spatialgears.report.content import Section
-from spatialgears.report.pose import Pose, fit_pose
-from spatialgears.report.subject import Subject
 from spatialgears.text import p_value
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ MIXING = {"neighbour entropy": "neighbour_entropy_balanced", "iLISI": "ilisi_bal
 WORSE = 0.05  # change of a mixing score that is worth a warning
 SAME = 0.02  # change of a mixing score that is none
 DPI = 180  # of the figures, which are one or two columns of a journal wide
-MOST_SLIDES = 4  # that the cells are laid on, to see which fits best
 NO_TYPES = (
     "Markers and neighbouring types: the cells have no column of cell types. Put the types into their annotations as "
     '"cell_type" (in an .h5ad file, adata.obs["cell_type"]) and write the report again.'
@@ -50,15 +48,11 @@ NO_TYPES = (
 NO_SLIDES = "Registration, patterns of genes, markers and mixing: no slides were given. Name them with --st."
 
 
-Fits = Sequence[Mapping[str, Any]]
-
-
 def sections(
     subject: Subject,
     profiles: Callable[[], AnnData],
     *,
-    registered: Fits | InputError,
-    poses: Sequence[Pose | None],
+    laid: Sequence[OnSlide],
     trusted: bool,
 ) -> list[Section]:
     """A section for every analysis that can be made, and one that says what could not, and why.
@@ -69,9 +63,7 @@ def sections(
         Cells at their predicted positions, and slides.
     profiles
         Gives spots and cells, before and as the network sees them, for :func:`mixing`.
-    registered
-        What :func:`register_all` gave.
-    poses
+    laid
         How the cells lie on each slide, as the map shows them.
     trusted
         Whether the self-checks allow single positions to be read.
@@ -80,7 +72,7 @@ def sections(
     if len(subject.rows) < FEWEST_CELLS:
         return [Section("Not shown", f"Analyses of the places need {FEWEST_CELLS} cells or more.")]
     if subject.slides:
-        jobs.append(("Cells on the slide", lambda: registration(subject, registered, poses, trusted=trusted)))
+        jobs.append(("Cells on the slide", lambda: registration(subject, laid, trusted=trusted)))
         jobs.append(("Do genes keep their patterns?", lambda: patterns(subject)))
         if subject.types:
             jobs.append(("Markers near their cells", lambda: markers(subject)))
@@ -95,44 +87,30 @@ def sections(
     return [*made, Section("Not shown", "\n\n".join(missing))] if missing else made
 
 
-def register_all(subject: Subject) -> Fits | InputError:
-    """The cells matched to each of the first slides by expression, without knowing the pose; or why that failed."""
-    cells, fits = subject.cells, []
-    try:
-        for slide in subject.slides[:MOST_SLIDES]:
-            analysis.register(cells, slide, key_added="laid")
-            fits.append(cells.uns.pop("laid"))
-            del cells.obsm["laid"]
-    except InputError as error:
-        return error
-    return fits
-
-
-def registration(
-    subject: Subject, fits: Fits | InputError, poses: Sequence[Pose | None], *, trusted: bool
-) -> Section:
+def registration(subject: Subject, laid: Sequence[OnSlide], *, trusted: bool) -> Section:
     """The cells over the slide they fit best, in the pose of the map; later sections use that slide."""
-    if isinstance(fits, InputError):
-        raise fits
-    cells, rows, agreed = subject.cells, [], []
-    for title, slide, fit, known in zip(subject.titles, subject.slides, fits, poses, strict=False):
-        pose = known or fit_pose(fit)
-        covered = coverage(pose(cells.obsm["X_gears"]), slide.obsm["spatial"], cells.obs["gears_outside"])
-        agreed.append(pose_words(pose, fit_pose(fit)))
-        rows.append(
-            {
-                "Slide": title,
-                "Fit (0 to 1)": f"{fit['explained']:.2f}",
-                "Median gap of a match (spot spacings)": f"{fit['residual']:.1f}",
-                "Cells over tissue": f"{covered:.0%}",
-                "Pose by matching alone": agreed[-1] or "the same",
-            }
+    cells, matched = subject.cells, [one for one in laid if "scale" in one.matched]
+    if not matched:
+        raise next(
+            (one.matched["failed"] for one in laid if one.matched),
+            InputError("The cells could not be matched with any slide."),
         )
-    best = max(range(len(fits)), key=lambda i: fits[i]["explained"])
-    fit, title, slide = dict(fits[best]), subject.titles[best], subject.slides[best]
-    pose = poses[best] or fit_pose(fit)
-    cells.obsm["X_gears_slide"], cells.uns["reference"] = pose(cells.obsm["X_gears"]), best
-    fit["coverage"] = coverage(cells.obsm["X_gears_slide"], slide.obsm["spatial"], cells.obs["gears_outside"])
+    agreed = {one.slide: pose_words(one.pose, fit_pose(one.matched)) for one in matched}
+    rows = [
+        {
+            "Slide": one.slide,
+            "Fit (0 to 1)": f"{one.matched['explained']:.2f}",
+            "Median gap of a match (spot spacings)": f"{one.matched['residual']:.1f}",
+            "Cells over tissue": f"{one.coverage:.0%}",
+            "Pose by matching alone": agreed[one.slide] or "the same",
+        }
+        for one in matched
+    ]
+    best = max(matched, key=lambda one: one.matched["explained"])
+    fit, title = {**best.matched, "coverage": best.coverage}, best.slide
+    number = list(subject.titles).index(title)
+    slide = subject.slides[number]
+    cells.obsm["X_gears_slide"], cells.uns["reference"] = best.pose(cells.obsm["X_gears"]), number
     words = [
         f"The cells over the spots of {title}, in the pose of the map above. To check the pose, each cell, with its "
         "surroundings, was also matched to the most similar spots, and the motion that most matches agree on was taken.",
@@ -145,9 +123,9 @@ def registration(
         caution = (
             f"The cells hardly match the spots of {title} where they lie: do not read them in its frame."
         )
-    elif agreed[best]:
+    elif agreed[title]:
         caution = (
-            f"On {title}, matching cells to spots by expression alone gives another pose ({agreed[best]}): the tissue may be "
+            f"On {title}, matching cells to spots by expression alone gives another pose ({agreed[title]}): the tissue may be "
             "symmetric, or the map turned wrongly."
         )
         words.append(caution)
@@ -157,13 +135,6 @@ def registration(
     alt = f"Cells drawn over the spots of {title}"
     words.append(subject.extent)
     return _section("Cells on the slide", words, ax, alt=alt, table=rows, caution=caution)
-
-
-def coverage(coords: np.ndarray, spots: np.ndarray, outside: Any) -> float:
-    """Share of the cells (n, 2) within 1.5 spot spacings of a spot (m, 2); cells that no slide supports do not count."""
-    inside = ~np.asarray(outside, dtype=bool)
-    near = KDTree(spots).query(coords)[0] <= 1.5 * spot_pitch(spots)
-    return float(near[inside].mean()) if inside.any() else 0.0
 
 
 def pose_words(pose: Pose, other: Pose) -> str:

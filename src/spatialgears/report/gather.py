@@ -5,30 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from spatialgears.analysis import lookup
-from spatialgears.analysis.domains import compare, components, leiden
+from spatialgears.analysis import annotate, lookup
+from spatialgears.analysis.subject import Subject, subject_of
 from spatialgears.errors import InputError
 from spatialgears.metrics import canonical
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline import self_check as selfcheck
-from spatialgears.plotting.values import domain_name
+from spatialgears.plotting.values import domain_names
 from spatialgears.reconstruction import OF_PLACES, Reconstruction
 from spatialgears.report import findings
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
 from spatialgears.report.encode import DOMAIN, drawn
 from spatialgears.report.expression import Expression
 from spatialgears.report.kept_out import kept_out
-from spatialgears.report.pose import Pose, fit_pose, known_poses
 from spatialgears.report.profiles import seen_profiles
 from spatialgears.report.resemblance import resembling
-from spatialgears.report.subject import Subject, subject_of
 from spatialgears.report.verdict import numbers, verdict
 from spatialgears.storage.model_folder import versions
 from spatialgears.text import number
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHOWN_COLUMNS, MOST_CATEGORIES, FEWEST_FOR_DOMAINS = 12, 60, 100
+SHOWN_COLUMNS, MOST_CATEGORIES = 12, 60
 MOST_CELLS, MOST_SPOTS = 200_000, 50_000  # that are drawn, of the cells and of each slide
 MOST_VALUES = 100_000_000  # cells and spots times genes that are read to be drawn
 
@@ -92,7 +89,6 @@ def report_content(
         seed=seed,
     )
     spots = [np.asarray(slide.obsm[spatial_key], dtype=np.float64)[:, :2] for slide in slides]
-    poses = _model_poses(model, placed, spots)
     total, totals = row_totals(cells.X), [row_totals(slide.X) for slide in slides]
     obs = _columns(cells.obs, labels=subject.types)
     shown = [slide.obs[[name for name in obs if name in slide.obs]] for slide in slides]
@@ -101,20 +97,17 @@ def report_content(
         subject.cells.obs[subject.types] = obs[subject.types][subject.rows]
     spacing = _pitch(spots) if slides else None
     kinds = None if subject.types is None else obs.get(subject.types)
-    domains = _domains(placed, kinds, seed=seed)
+    if not placed.annotated:
+        placed = annotate.annotated(placed, subject, types=kinds, seed=seed)
+    domains = _domains(placed)
     subject.cells.obs["gears_domain"] = None if domains is None else domains[subject.rows]
-    registered = findings.register_all(subject)
-    if not isinstance(registered, InputError):  # the pose on slides that the model does not know
-        poses = [
-            pose or (fit_pose(registered[i]) if i < len(registered) else None) for i, pose in enumerate(poses)
-        ]
     sections = findings.sections(
         subject,
         partial(seen_profiles, model, subject, cells, seed=seed),
-        registered=registered,
-        poses=poses,
+        laid=placed.laid,
         trusted=_trusted(model, placed),
     )
+    poses = {one.slide: one.pose for one in placed.laid}
     searched = list(
         dict.fromkeys([*genes, *(gene for gene in model.panel_.genes if gene in cells.var_names)])
     )
@@ -143,7 +136,7 @@ def report_content(
         n_genes=len(searched),
         uncertainty=placed.radius90,
         domains=domains,
-        domains_note=_domains_note(domains, subject, seed=seed),
+        domains_note=_domains_note(domains, placed),
         slides=[
             ReportSlide(
                 one,
@@ -151,7 +144,7 @@ def report_content(
                 _expression(slides[i], kept, totals[i], some[i]),
                 {name: values[some[i]] for name, values in on_slides[i].items()},
                 {name: labels[i][some[i]] for name, labels in resembled.items()},
-                poses[i],
+                poses.get(one),
                 y_down="spatial" in slides[i].uns,
             )
             for i, one in enumerate(titles)
@@ -270,13 +263,6 @@ def _expression(
     return Expression(genes, values, rows=None if n is None or len(rows) == n else rows, n=n)
 
 
-def _model_poses(model: GEARS, placed: Reconstruction, given: Sequence[np.ndarray]) -> list[Pose | None]:
-    """How the cells lie on each of the given slides, (m, 2) coordinates, as far as the model knows them."""
-    known = model.fitted_.slides
-    measured = [slide.frame.to_slide(slide.coords) for slide in known]
-    return known_poses(placed.slides, measured, given)
-
-
 def _resembled(subject: Subject, labels: Mapping[str | None, Any]) -> dict[str, list[pd.Categorical]]:
     """Per column of labels, the label that each spot of each slide resembles most by expression."""
     found: dict[str, list[pd.Categorical]] = {}
@@ -296,42 +282,25 @@ def _resembled(subject: Subject, labels: Mapping[str | None, Any]) -> dict[str, 
     return found
 
 
-def _domains(placed: Reconstruction, types: pd.Categorical | None, *, seed: int) -> pd.Categorical | None:
-    """Spatial domains of the layout, the largest first, where there are cells enough and Leiden is installed."""
-    inside = ~placed.outside
-    if inside.sum() < FEWEST_FOR_DOMAINS or find_spec("leidenalg") is None:
+def _domains(placed: Reconstruction) -> pd.Categorical | None:
+    """Spatial domains by their names, the largest first, where there are any."""
+    if annotate.DOMAIN not in placed.obs:
         return None
-    codes = np.full(len(inside), -1)
-    codes[inside] = leiden(
-        placed.coords[inside].astype(np.float64), n_neighbors=15, resolution=0.2, seed=seed
-    )
-    names = [str(i) for i in range(codes.max() + 1)]
-    if types is not None:
-        shares = pd.crosstab(codes[inside], types.astype(object)[inside], normalize="index")
-        shares = shares.reindex(range(len(names)), fill_value=0.0)
-        names = [
-            domain_name(i, str(shares.columns[row.argmax()]), row.max()) if row.any() else str(i)
-            for i, row in enumerate(shares.to_numpy())
-        ]
-    return pd.Categorical.from_codes(codes, names)
+    names = domain_names(placed.uns[annotate.DOMAIN]["table"])
+    return pd.Categorical.from_codes(placed.obs[annotate.DOMAIN].codes, names)
 
 
-def _domains_note(domains: pd.Categorical | None, subject: Subject, *, seed: int) -> str:
+def _domains_note(domains: pd.Categorical | None, placed: Reconstruction) -> str:
     """What the domains are, and which of them could as well be a random draw of cells."""
     if domains is None:
         return ""
     words = "Groups of cells that lie together (Leiden on the 15 nearest neighbours), the largest first. "
     if (left := int((domains.codes < 0).sum())) > 0:
         words += f"Cells outside the slides' range ({left:,}) belong to none. "
-    kept = np.flatnonzero(domains.codes[subject.rows] >= 0)
-    found, code = np.unique(domains.codes[subject.rows[kept]], return_inverse=True)
-    names = pd.Index(domains.categories[found])
-    try:
-        embedding = components(lookup.log_expression(subject.cells)[kept], seed=seed)
-        table = compare(code, embedding, names, n_shuffles=100, seed=seed)
-    except InputError as error:
-        return f"{words}Whether expression differs between them could not be told. {error.problem}"
-    noise = list(names[table["noise"]])
+    table = placed.uns[annotate.DOMAIN]["table"]
+    if "noise" not in table:
+        return f"{words}Whether expression differs between them could not be told."
+    noise = list(domains.categories[table["noise"].to_numpy(bool)])
     if not noise:
         return f"{words}In each, expression differs from that of cells drawn at random."
     few = len(noise) == 1

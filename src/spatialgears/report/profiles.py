@@ -13,10 +13,10 @@ from scipy.spatial import KDTree
 
 from spatialgears.analysis import lookup
 from spatialgears.analysis.domains import components
+from spatialgears.analysis.subject import Subject
 from spatialgears.errors import InputError
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline.fitted import KeptSlide
-from spatialgears.report.subject import Subject
 from spatialgears.runtime.seeds import numpy_rng
 from spatialgears.validate import validate_cells
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spatialgears.analysis import lookup
+from spatialgears.analysis.subject import require_genes, require_types
 from spatialgears.errors import InputError, require_new
 from spatialgears.io import take_layer
 from spatialgears.report import page
 from spatialgears.report.content import ReportContent
 from spatialgears.report.encode import as_script, payload
 from spatialgears.report.gather import report_content
-from spatialgears.report.subject import require_genes, require_types
 from spatialgears.runtime.files import write_atomic
 from spatialgears.text import number
 from spatialgears.validate import input_names

@@ -1,4 +1,4 @@
-"""How the cells lie on a slide: the rigid motion from the map's coordinates to the slide's own.
+"""How the cells lie on a slide: the rigid motion from the map's coordinates to the slide's own, and how good it is.
 
 A reconstruction says where the spots of each training slide lie among the cells. The slide's own coordinates of the
 same spots are known, so the pose, with its reflection, follows and need not be guessed.
@@ -7,7 +7,7 @@ same spots are known, so the pose, with its reflection, follows and need not be 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from scipy.spatial import KDTree
 from spatialgears.metrics.points import lay_on, spot_pitch
 
 SAME_SPOT = 0.1  # spot spacings within which two positions are one spot
+OVER_TISSUE = 1.5  # spot spacings from a spot within which a cell lies over tissue
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,11 @@ class Pose:
         return np.asarray(coords, dtype=np.float64) @ self.matrix + self.shift
 
     @property
+    def scale(self) -> float:
+        """Units of the slide to one of the map."""
+        return float(np.sqrt(abs(np.linalg.det(self.matrix))))
+
+    @property
     def mirrored(self) -> bool:
         """Whether the map is a mirror image of the slide."""
         return bool(np.linalg.det(self.matrix) < 0)
@@ -55,6 +61,65 @@ class Pose:
         x, y = source - source.mean(0), target - target.mean(0)
         matrix = lay_on(x, y) * np.sqrt(np.square(y).sum() / np.square(x).sum())
         return cls(matrix, target.mean(0) - source.mean(0) @ matrix)
+
+
+@dataclass(frozen=True, eq=False)
+class OnSlide:
+    """How the cells lie on one slide.
+
+    Attributes
+    ----------
+    slide
+        Name of the slide.
+    pose
+        From the map's coordinates to the slide's own, in its own units.
+    pitch
+        Distance of neighbouring spots, in units of the slide.
+    corners
+        (2, 2) least and greatest x and y of its spots, by which the slide is known again.
+    coverage
+        Share of the cells within 1.5 pitches of a spot; cells that no slide supports do not count.
+    matched
+        The fit of cells to spots by expression alone, as :func:`spatialgears.tl.register` gives it; empty where the
+        slide's expression was not at hand.
+    """
+
+    slide: str
+    pose: Pose
+    pitch: float
+    corners: np.ndarray
+    coverage: float
+    matched: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, slide: str, pose: Pose, spots: np.ndarray, *, coords: Any, outside: Any) -> OnSlide:
+        """Of cells (n, 2), some of them ``outside`` (n,), over spots (m, 2)."""
+        pitch = spot_pitch(spots)
+        covered = coverage(pose(coords), spots, outside, pitch=pitch)
+        return cls(slide, pose, pitch, np.stack([spots.min(0), spots.max(0)]), covered)
+
+    def facts(self) -> dict[str, Any]:
+        """What ``uns`` holds of it: plain numbers, arrays and text."""
+        kept = ("n_matches", "agreement", "residual", "explained")
+        return {
+            "slide": self.slide,
+            "matrix": self.pose.matrix / self.pose.scale,
+            "scale": self.pose.scale,
+            "shift": self.pose.shift,
+            "mirrored": self.pose.mirrored,
+            "pitch": self.pitch,
+            "corners": self.corners,
+            "coverage": self.coverage,
+            "method": "model",
+            **{name: self.matched[name] for name in kept if name in self.matched},
+        }
+
+
+def coverage(coords: np.ndarray, spots: np.ndarray, outside: Any, *, pitch: float) -> float:
+    """Share of the cells (n, 2) over tissue, of those that are not ``outside`` (n,)."""
+    inside = ~np.asarray(outside, dtype=bool)
+    near = KDTree(spots).query(coords)[0] <= OVER_TISSUE * pitch
+    return float(near[inside].mean()) if inside.any() else 0.0
 
 
 def fit_pose(fit: Mapping[str, Any]) -> Pose:

@@ -1,4 +1,4 @@
-"""What the report's analyses look at: some of the cells at their places, and the slides, on the genes they share."""
+"""What a run's analyses look at: some of the cells at their places, and the slides, on the genes they share."""
 
 from __future__ import annotations
 

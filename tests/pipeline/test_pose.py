@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spatialgears.report.pose import Pose, fit_pose, known_poses
+from spatialgears.pipeline.pose import Pose, fit_pose, known_poses
 
 
 @pytest.fixture(scope="module")
