@@ -6,6 +6,7 @@ from spatialgears.bench import (
     cell_check,
     embedding,
     filling,
+    kept_out_genes,
     patches,
     refiner,
     registration,
@@ -49,6 +50,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "whether the check on cells by kept-out genes predicts accuracy, beside the check on held-out spots",
         ONE_PRESET | {"task"},
         cell_check.run,
+    ),
+    "kept-out-genes": Experiment(
+        "dissociated cells without known places: genes that were kept out, read from the cells placed nearest",
+        _BY_SEED,
+        kept_out_genes.run,
     ),
     "registration": Experiment(
         "distance of registered cells from their true positions, in spot pitches",

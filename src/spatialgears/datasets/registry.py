@@ -101,6 +101,13 @@ REGISTRY: dict[str, Entry] = {
         counts=False,
         places=False,
     ),
+    "drosophila": Entry(
+        "fly embryo, dissociated cells (Karaiskos 2017) placed from an in situ atlas of 60 genes (BDTNP), which is not counts",
+        {"atlas": "drosophila/bdtnp_60_genes.h5ad"},
+        cells="drosophila/dissociated_cells.h5ad",
+        counts=False,
+        places=False,
+    ),
     "hscc": Entry(
         "human squamous cell carcinoma, one ST section, normalised values: place a third of its spots",
         {"P10_rep2": "hscc/P10_ST_rep2.h5ad"},
@@ -117,7 +124,7 @@ def load(name: str, root: str | Path | None = None, *, heldout: str | None = Non
     ----------
     name
         A key of ``REGISTRY``: mouse_embryos, mouse_atlas, her2st_A, her2st_D, her2st_E, dlpfc, starmap_mpfc,
-        seqfish_tasic, hscc.
+        seqfish_tasic, drosophila, hscc.
     root
         The folder the sets lie in; by default what the environment variable ``SPATIALGEARS_DATA`` says.
     heldout
@@ -128,7 +135,8 @@ def load(name: str, root: str | Path | None = None, *, heldout: str | None = Non
     -------
     Tissue
         ``uns["X_kind"]`` of slides and cells says what the values are where the file does, and
-        ``REGISTRY[name].counts`` whether they are raw counts. ``truth`` of seqfish_tasic has labels only.
+        ``REGISTRY[name].counts`` whether they are raw counts. ``truth`` of seqfish_tasic has labels only,
+        that of drosophila nothing.
 
     Raises
     ------

@@ -1,0 +1,69 @@
+"""Genes kept out and read from placed cells: the folds, what is read, and rows that are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from anndata import AnnData
+
+from spatialgears import datasets
+from spatialgears.bench import kept_out_genes
+from spatialgears.bench.request import Request
+from spatialgears.datasets import Tissue
+
+SMALL = {"n_cells": 150, "n_genes": 60, "n_sections": 1, "spots": 80}
+
+
+def test_every_shared_gene_is_kept_out_once():
+    tissue = datasets.simulate_tissue(**SMALL, seed=0)
+    other = tissue.cells[:, ::-1].copy()  # another order, and a gene that the slide lacks
+    more = AnnData(sp.csr_matrix(np.ones((other.n_obs, 1), np.float32)), obs=other.obs[[]].copy())
+    more.var_names = ["cells only"]
+    cells = AnnData(sp.hstack([other.X, more.X]).tocsr(), obs=other.obs[[]].copy())
+    cells.var_names = [*other.var_names, *more.var_names]
+    parts = kept_out_genes.folds(Tissue(tissue.slides, cells, tissue.truth))
+    assert len(parts) == kept_out_genes.FOLDS
+    assert sorted(gene for _, out in parts for gene in out) == sorted(tissue.slides[0].var_names)
+    for seen, out in parts:
+        assert not set(seen) & set(out) and len(seen) + len(out) == 60
+
+
+def test_similarity_is_that_of_standardised_genes():
+    rng = np.random.default_rng(0)
+    slide = rng.normal(size=(7, 5))
+    alike, a, b = kept_out_genes.similarity(slide, 3 + 2 * slide)  # other units
+    np.testing.assert_array_equal(alike.argmax(0), np.arange(7))
+    np.testing.assert_allclose(np.diag(alike), 1, atol=1e-6)
+    assert (a == 1).all() and (b == 1).all()
+
+
+def test_the_summary_has_the_spread_over_seeds_not_folds():
+    rows = [
+        {"fold": fold, "seed": seed, "r": {"placed cells": 0.1 * fold + 0.2 * seed}}
+        for fold in (0, 1)
+        for seed in (0, 1)
+    ]
+    found = kept_out_genes.summary(rows)["placed cells"]
+    assert found == {"mean r": pytest.approx(0.15), "sd over seeds": pytest.approx(0.1)}
+
+
+def test_placed_cells_show_kept_out_genes_and_rows_are_kept(small_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_out_genes.sets, "SIMULATED", SMALL)
+    monkeypatch.setattr(kept_out_genes, "FOLDS", 2)
+    monkeypatch.setattr(Request, "config", lambda self, preset: small_config)
+    request = Request(out=tmp_path, simulated=True, seeds=1)
+    told = []
+    outcome = kept_out_genes.run(request, told.append)
+    found = outcome.found["summary"]
+    assert len(told) == 2 and len(outcome.found["by gene"]) == 60
+    assert found["direct mapping, no cell is placed"]["mean r"] > 0.2
+    assert abs(found["cells shuffled"]["mean r"]) < 0.15
+    axes = outcome.figures["kept-out-genes"].axes
+    assert len(axes) == 2 * len(kept_out_genes.SHOWN)
+
+    def refuse(*_):
+        raise RuntimeError("it was measured before")
+
+    monkeypatch.setattr(kept_out_genes, "measured", refuse)
+    assert kept_out_genes.run(request, told.append).found == outcome.found
