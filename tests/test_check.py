@@ -127,7 +127,7 @@ def test_what_a_run_will_warn_of_is_said_before_it(small_tissue, small_config):
     for values in (["geometry.slide_steps=0"], ["geometry.slide_steps=0", "geometry.crossfit=0"], []):
         config = small_config.with_values(["geometry.refiner=none", *values])
         model = GEARS(config).fit(slides, small_tissue.cells)
-        told = warnings(model.fitted_.checks, morans_i=model.panel_.morans_i, n_slides=2)
+        told = warnings(model.fitted_.checks, morans_i=model.panel_.morans_i, donors=model.fitted_.donors)
         odd = check_inputs(slides, small_tissue.cells, config=config).warnings
         foreseen, said = (
             {one for one in some if one.startswith(("Weak spatial", "No slide is", "No self-check"))}

@@ -15,6 +15,7 @@ from spatialgears.metrics.points import spot_pitch
 from spatialgears.text import duration, number, size
 from spatialgears.validate import input_names
 from spatialgears.validate.agreement import SlideCellAgreement, depths
+from spatialgears.validate.donors import Donors
 from spatialgears.validate.sampling import validate_sampled
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class CheckReport:
         The same of the correlations between genes, over what their noise allows; None without cells, or where all is noise.
     unknown
         Why one of these three is None, by its name.
+    donors
+        The donor of each slide, and whether that was stated.
     warnings
         What speaks against a run on these inputs, in words; empty if nothing does.
     cost
@@ -72,6 +75,7 @@ class CheckReport:
     agreement: float | None
     coexpression: float | None
     unknown: Mapping[str, str]
+    donors: Donors
     warnings: list[str]
     cost: Cost
 
@@ -81,6 +85,7 @@ class CheckReport:
         inputs += [number(self.cells.observations, "cell")] if self.cells else []
         lines = [
             f"{', '.join(inputs)}: {self.kind}",
+            f"Donors: {self.donors.words}",
             f"{number(self.shared_genes, 'gene')} in every input, of which {self.spatial_genes:,} vary in space",
             f"A run takes about {duration(self.cost.seconds)} and {size(self.cost.peak_bytes)} of memory.",
             *(
@@ -105,6 +110,7 @@ def check_inputs(
     layer: str | None = None,
     spatial_key: str = "spatial",
     normalised: bool = False,
+    donors: Sequence[str] | None = None,
 ) -> CheckReport:
     """Check slides and cells as a run would, and describe them. Nothing is changed.
 
@@ -118,7 +124,7 @@ def check_inputs(
         What the cost is of, or the name of a preset.
     names
         What to call slides and cells, in this order.
-    layer, spatial_key, normalised
+    layer, spatial_key, normalised, donors
         As for :meth:`spatialgears.GEARS.fit`.
 
     Returns
@@ -150,6 +156,7 @@ def check_inputs(
         spatial_key=spatial_key,
         normalised=normalised,
         names=names,
+        donors=donors,
     )
     from spatialgears.pipeline.prepare import prepare  # torch comes with it: only once the input is valid
     from spatialgears.pipeline.self_check import SPATIAL
@@ -177,6 +184,7 @@ def check_inputs(
         agreement=agreement.agreement,
         coexpression=agreement.coexpression,
         unknown=agreement.unknown,
+        donors=valid.donors,
         warnings=[*prepared.warnings, *_memory(cost), *prepared.foreseen],
         cost=cost,
     )

@@ -108,6 +108,7 @@ class GEARS:
         spatial_key: str = "spatial",
         normalised: bool = False,
         names: Sequence[str] | None = None,
+        donors: Sequence[str] | None = None,
         checkpoint: str | Path | None = None,
         progress: Progress | bool | None = None,
     ) -> Self:
@@ -129,6 +130,10 @@ class GEARS:
             drawn for them at rates matched to those of the cells.
         names
             What to call the inputs in messages, slides first.
+        donors
+            The donor of each slide; slides of one donor have the same name. By default as ``uns["donor"]`` or a column
+            ``obs["donor"]`` of each slide says, and otherwise each slide is a donor of its own. What is left out to check the
+            model and to calibrate radii is a donor, where there are two or more.
         checkpoint
             Folder for training checkpoints: a fit that was interrupted goes on from it.
         progress
@@ -154,6 +159,7 @@ class GEARS:
             spatial_key=spatial_key,
             normalised=normalised,
             names=names,
+            donors=donors,
         )
         prepared = prepare(inputs, self.config)
         require_memory(prepared.cost(self.config))
@@ -280,7 +286,7 @@ class GEARS:
         return fitted + self_check.warnings(
             self.fitted_.checks,
             morans_i=self.panel_.morans_i,
-            n_slides=len(placed.slides),
+            donors=self.fitted_.donors,
             outside=placed.outside,
             unfilled=placed.diagnostics.get("unfilled"),
             spaced=placed.diagnostics["spacing"] > 0,

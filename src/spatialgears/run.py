@@ -50,6 +50,7 @@ class RunInputs:
     command: str = ""
     types: str | None = None
     genes: Sequence[str] = ()
+    donors: Sequence[str] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -113,6 +114,7 @@ def run(
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
             names=[*inputs.st, inputs.sc],
+            donors=inputs.donors,
         )
         prepared = prepare(valid, config)
         cost = prepared.cost(config, n_cells=cells.n_obs)
@@ -126,7 +128,7 @@ def run(
         agreed(FITTED * fitted + DONE * done)
         say(
             f"{number(sum(map(len, valid.coords)), 'spot')} of {number(len(slides), 'slide')}, "
-            f"{number(cells.n_obs, 'cell')}, {number(len(valid.genes), 'gene')} in common."
+            f"{number(cells.n_obs, 'cell')}, {number(len(valid.genes), 'gene')} in common. Donors: {valid.donors.words}."
         )
         if done:
             say(
@@ -207,6 +209,7 @@ def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
             names=[*inputs.st, inputs.sc],
+            donors=inputs.donors,
             checkpoint=out.checkpoints,
         )
         agreed(0)  # the first has saved what all place cells with
@@ -257,6 +260,7 @@ def _described(inputs: RunInputs, config: Config) -> dict[str, Any]:
         "reading": {
             "spatial_key": inputs.spatial_key,
             "normalised": inputs.normalised,
+            "donors": None if inputs.donors is None else list(inputs.donors),
             **_known(inputs.options),
         },
         "config": config.model_dump(mode="json"),

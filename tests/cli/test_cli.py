@@ -82,6 +82,13 @@ def test_check_as_json(capsys, folder):
     assert report["shared_genes"] == 120 and report["panel_genes"] == 50
     assert [one["observations"] for one in report["slides"]] == [60, 50]
     assert report["cost"]["seconds"] > 0
+    assert not report["donors"]["stated"]
+
+
+def test_check_says_whose_the_slides_are(capsys, folder):
+    assert "each slide is taken as a donor of its own" in run(capsys, "check", *inputs(folder))[1]
+    out = run(capsys, "check", *inputs(folder), "--donor", "Ann", "--donor", "Bob")[1]
+    assert "2 donors (Ann, Bob)" in out
 
 
 @pytest.mark.parametrize("genes_in_rows", [False, True])
@@ -114,6 +121,7 @@ def test_bad_input_is_told_on_standard_error(capsys, folder):
         (["check", "--st", "{st}", "--layer", "counts"], "no layer 'counts'"),
         (["check", "--st", "{st}", "--st-genes", "ids"], "no column 'ids'"),
         (["check", "--st", "{st}", "--coordinates", "x,y"], "two columns of .obs"),
+        (["check", "--st", "{st}", "--donor", "a", "--donor", "b"], "donor for each of 1 slide"),
         (["check", "--st", "{st}", "--coordinates", "a", "--coordinates", "b"], "once per slide (1 times)"),
         (["simulate", "-o", "x", "--cells", "-3"], "--cells"),
     ],

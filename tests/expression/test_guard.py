@@ -42,6 +42,16 @@ def test_scores_are_high_for_place_and_low_for_noise(slides):
     assert set(held_out_scores(embedded[:1], embedded[:1], coords[:1], seed=0)) == {"spots"}
 
 
+def test_a_slide_is_placed_without_its_sister(slides):
+    embedded, coords, _ = slides
+    noise = torch.randn(embedded[0].shape, generator=torch.Generator().manual_seed(1))
+    known, places = [*embedded, noise], [*coords, coords[0]]
+    alone, by_donor = (
+        held_out_scores(known, known, places, seed=0, wholes=wholes)["slides"] for wholes in (None, [0, 0, 1])
+    )
+    assert by_donor < 0.3 < alone  # only the noise is left to place the sisters
+
+
 def test_a_held_out_spot_does_not_find_itself(slides):
     embedded, coords, _ = slides
     names = [torch.eye(len(x)) for x in embedded]  # every spot is like itself alone

@@ -60,7 +60,7 @@ def test_the_folds_of_a_check_are_those_of_the_fit(small_model, small_tissue, sm
     fitted = small_model.fitted_
     again = draw_folds([slide.n_obs for slide in small_tissue.slides], small_config)
     np.testing.assert_array_equal(again.part, fitted.folds.part)
-    np.testing.assert_array_equal(again.slide, fitted.folds.slide)
+    np.testing.assert_array_equal(again.whole, fitted.folds.whole)
     assert (fitted.folds.crossfit, fitted.folds.left_out) == (2, 2)
 
 
@@ -78,6 +78,9 @@ def test_every_part_is_held_out_of_one_model_and_few_slides_are_left_out():
     folds = Folds.draw([300, 100, 50, 50], crossfit=3, leave_out_slides=True, seed=0)
     assert np.bincount(folds.part).tolist() == [50] * 10
     assert folds.held_out.sum() == 150 and folds.left_out == 3
-    assert np.bincount(folds.slide).tolist() == [300, 100, 50, 50]
+    assert np.bincount(folds.whole).tolist() == [300, 100, 50, 50]
+    by_donor = Folds.draw([300, 100, 50, 50], crossfit=3, leave_out_slides=True, seed=0, wholes=[0, 1, 0, 1])
+    assert np.bincount(by_donor.whole).tolist() == [350, 150] and by_donor.left_out == by_donor.wholes == 2
+    np.testing.assert_array_equal(by_donor.part, folds.part)
     assert Folds.draw([300], crossfit=3, leave_out_slides=True, seed=0).left_out == 0
     assert Folds.draw([30, 30], crossfit=12, leave_out_slides=False, seed=0).part.max() == 11

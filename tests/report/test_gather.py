@@ -14,11 +14,13 @@ import pytest
 
 import spatialgears as sg
 from spatialgears.analysis import annotate, subject
+from spatialgears.pipeline.self_check import ONE_DONOR
 from spatialgears.plotting import palette
 from spatialgears.report import findings, gather, report_content, write_page, write_report
 from spatialgears.report.encode import payload
 from spatialgears.report.gather import MOST_CATEGORIES, SHOWN_COLUMNS
 from spatialgears.validate import slide_titles
+from spatialgears.validate.donors import Donors
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,12 @@ def test_without_radii_none_are_promised(small_model, small_result, small_tissue
     placed = replace(small_result, radius50=unknown, radius90=unknown)
     found = report_content(small_model, placed, small_tissue.cells)
     assert "nan" not in str(found.numbers) and "spacings" not in str(found.numbers)
+
+
+def test_with_one_donor_the_first_lines_say_so(small_model, content, monkeypatch):
+    assert ONE_DONOR not in content().verdict
+    monkeypatch.setattr(small_model, "_fitted", replace(small_model.fitted_, donors=Donors(("a", "a"), True)))
+    assert content(command="gears").verdict.endswith(ONE_DONOR)
 
 
 def test_slides_of_one_name_are_told_apart():

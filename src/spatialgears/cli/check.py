@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def check(
     st: options.St,
     sc: options.Sc = None,
+    donor: options.Donor = None,
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     st_genes: options.StGenes = None,
@@ -42,6 +43,7 @@ def check(
         names=inputs.names,
         spatial_key=spatial_key,
         normalised=normalised,
+        donors=donor,
     )
     if as_json:
         output.emit_json(report.to_dict())
@@ -79,6 +81,7 @@ def _show(report: CheckReport) -> None:
     output.lines(
         "Together",
         {
+            "donors": report.donors.words,
             "values": report.kind,
             "genes in every input": report.shared_genes,
             "genes used at most": report.panel_genes,

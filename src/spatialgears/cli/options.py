@@ -37,6 +37,16 @@ St = Annotated[
 Sc = Annotated[
     str | None, typer.Option("--sc", metavar="PATH", rich_help_panel=_INPUT, help="The cells to place.")
 ]
+Donor = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--donor",
+        metavar="NAME",
+        rich_help_panel=_INPUT,
+        help="The donor of a slide, once per --st and in their order; the same name for slides of one donor. By default as "
+        "the slide says (donor in .uns or .obs), and otherwise each slide is a donor of its own.",
+    ),
+]
 Layer = Annotated[
     str | None,
     typer.Option(

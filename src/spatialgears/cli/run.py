@@ -41,6 +41,7 @@ def run(
     st: options.St,
     sc: Cells,
     out: Out,
+    donor: options.Donor = None,
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     st_genes: options.StGenes = None,
@@ -80,7 +81,7 @@ def run(
     shown = options.gene_list(genes)
     chosen = asdict(how) | ({"types": types} if types else {}) | ({"genes": shown} if shown else {})
     inputs = RunInputs(
-        st, sc, read, spatial_key, normalised, command, types=types, genes=shown, options=chosen
+        st, sc, read, spatial_key, normalised, command, types=types, genes=shown, donors=donor, options=chosen
     )
     with _followed(out) as progress:
         folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
@@ -141,6 +142,7 @@ def fit(
     st: options.St,
     sc: Cells,
     model: Annotated[Path, typer.Option("--model", "-m", metavar="FOLDER", help="New folder for the model.")],
+    donor: options.Donor = None,
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     st_genes: options.StGenes = None,
@@ -180,6 +182,7 @@ def fit(
             spatial_key=spatial_key,
             normalised=normalised,
             names=inputs.names,
+            donors=donor,
             progress=progress,
         )
     if not is_first():
@@ -187,7 +190,7 @@ def fit(
     fitted.save(model)
     found, on_spots = fitted.fitted_.cell_check, fitted.fitted_.checks
     seen = [] if found is None else cell_check.warnings(found, spots=self_check.trusted(on_spots))
-    seen += self_check.warnings(on_spots, morans_i=fitted.panel_.morans_i, n_slides=len(inputs.slides))
+    seen += self_check.warnings(on_spots, morans_i=fitted.panel_.morans_i, donors=fitted.fitted_.donors)
     _tell_checks([check.sentence for check in fitted.checks_], [*fitted.warnings_, *seen])
     typer.echo(f"The model is in {model}")
 

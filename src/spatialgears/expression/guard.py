@@ -35,7 +35,8 @@ class Guard:
     ----------
     encoder, reference
         Scores by ``"spots"`` (tiles of each slide held out) and, with several slides, ``"slides"`` (each slide placed
-        from the others): Spearman correlation of predicted with true distances, mean over slides.
+        from those of other donors, or from the others of one donor): Spearman correlation of predicted with true
+        distances, mean over slides.
     choice
         The embedding to use: the better one over slides, or over spots if there is only one slide.
     forced
@@ -58,6 +59,7 @@ def run_guard(
     seed: int,
     force: Literal["auto", "encoder", "reference"] = "auto",
     place: Place = knn_places,
+    wholes: Sequence[int] | None = None,
 ) -> Guard:
     """Score both embeddings on held-out spots and choose.
 
@@ -77,6 +79,8 @@ def run_guard(
         Use this embedding whatever the scores.
     place
         How spots are placed by their neighbours: ideally as cells will be.
+    wholes
+        What each slide is left out with, such as its donor; by default itself alone.
     """
     some = [
         np.sort(numpy_rng(seed, "guard", i).permutation(len(x))[:MAX_PLACED]) for i, x in enumerate(known)
@@ -85,7 +89,12 @@ def run_guard(
     places = [xy[rows] for xy, rows in zip(coords, some, strict=True)]
     scores = [
         held_out_scores(
-            [e.embed(x) for x in known], [e.embed(x) for x in queries], places, seed=seed, place=place
+            [e.embed(x) for x in known],
+            [e.embed(x) for x in queries],
+            places,
+            seed=seed,
+            place=place,
+            wholes=wholes,
         )
         for e in (encoder, reference)
     ]
@@ -106,6 +115,7 @@ def held_out_scores(
     *,
     seed: int,
     place: Place = knn_places,
+    wholes: Sequence[int] | None = None,
 ) -> dict[str, float]:
     """Spearman correlation of distances of held-out spots, over ``spots`` and, with several slides, ``slides``.
 
@@ -119,6 +129,8 @@ def held_out_scores(
         Decides the tiles that are held out.
     place
         How spots are placed by their neighbours.
+    wholes
+        What each slide is left out with; by default itself alone.
     """
     scores = {
         "spots": np.mean(
@@ -126,9 +138,9 @@ def held_out_scores(
         )
     }
     if len(known) > 1:
-        over_slides = []
+        wholes, over_slides = wholes or range(len(known)), []
         for i, query in enumerate(queries):
-            others = [j for j in range(len(known)) if j != i]
+            others = [j for j in range(len(known)) if wholes[j] != wholes[i]]
             places = place([known[j] for j in others], [coords[j] for j in others], query)
             over_slides.append(_score(places, coords[i], seed))
         scores["slides"] = np.mean(over_slides)

@@ -85,6 +85,7 @@ def train_encoder(
     data: str = "",
     progress: Progress = silent,
     place: Place = knn_places,
+    wholes: Sequence[int] | None = None,
 ) -> EncoderFit:
     """Train the shared encoder f_theta, freeze it, and choose between it and the reference on held-out spots.
 
@@ -112,6 +113,8 @@ def train_encoder(
         Called after every step as ``progress("encoder", done, total, losses)``.
     place
         How held-out spots are placed by their neighbours.
+    wholes
+        What each slide is left out with, such as its donor; by default itself alone.
     """
     e = config.expression
     rng = numpy_rng(seed, "encoder rows")
@@ -142,6 +145,7 @@ def train_encoder(
         seed=seed,
         force=e.embedding,
         place=place,
+        wholes=wholes,
     )
     chosen = encoder if guard.choice == "encoder" else reference_encoder(measured, seed=seed)
     embedded = [(views, chosen.embed(views.clean())) for views in (spots, singles)]

@@ -56,7 +56,7 @@ class GeometryFit:
     folds
         Cross-fitted models, each trained without some of the spots, if there are any.
     slide_folds
-        Models that each leave out one of several slides, if ``slide_steps`` asks for them.
+        Models that each leave out one of several donors, or slides of one donor, if ``slide_steps`` asks for them.
     """
 
     members: list[GeometryModel]
@@ -104,9 +104,10 @@ def train_geometry(
 
     With ``refiner_steps = 0`` all are trained jointly, as in the paper. Otherwise the generator is trained first, and the
     refiner on its residuals. With ``crossfit`` there are several generators, each trained without some of the spots, and the
-    refiner is trained on residuals of held-out spots. With several slides, models that each leave out one are trained first
-    (``slide_steps``). Their scores on the left-out slide decide how long the others are trained, because the score on spots
-    of known slides keeps rising long after the score on a new slide has peaked.
+    refiner is trained on residuals of held-out spots. With several slides, models that each leave out a donor, or a slide
+    where there is one donor, are trained first (``slide_steps``). Their scores on what is left out decide how long the
+    others are trained, because the score on spots of known slides keeps rising long after the score on a new slide has
+    peaked.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ class _Phases:
         """Train ``first`` and others, each without a different part of the spots, on which it is evaluated."""
         models = [first, *(self.new_model(n_features, name=f"fold-{i}") for i in range(1, folds.crossfit))]
         return self._train_without(
-            "fold", models, folds.part, self._steps_by_left_out_slides() or self._enough()
+            "fold", models, folds.part, self._steps_by_left_out(folds.wholes) or self._enough()
         )
 
     def _enough(self) -> int:
@@ -208,12 +209,12 @@ class _Phases:
         g = self.config.geometry
         return min(g.steps, max(1, round(self._steps_for(g.views)))) if g.views else g.steps
 
-    def _steps_by_left_out_slides(self) -> int:
-        """Steps of training that the models chose which each leave out a slide; 0 if there are none.
+    def _steps_by_left_out(self, wholes: int) -> int:
+        """Steps of training that the models chose which each leave out one of ``wholes`` donors or slides; 0 without any.
 
-        As many passes over the spots as these models needed until the left-out slide was first placed about as well as at any
+        As many passes over the spots as these models needed until the left-out slides were first placed about as well as at any
         later time. Before spots have been seen ``SLIDE_VIEWS`` times, little is memorised: training continues until then, for
-        at most ``steps``, as long as the left-out slide is placed no worse.
+        at most ``steps``, as long as the left-out slides are placed no worse.
         """
         found = [
             scores
@@ -223,7 +224,7 @@ class _Phases:
         if not found:
             return 0
         mean, steps = np.mean(found, axis=0), np.asarray(self.history["slide-0/heldout_step"])
-        others = len(self.slides) / (len(self.slides) - 1)
+        others = wholes / (wholes - 1)
         at = steps * others
         good = np.flatnonzero(mean >= mean.max() - AS_GOOD)
         enough = self._steps_for(SLIDE_VIEWS)
@@ -240,9 +241,9 @@ class _Phases:
         return views * len(self.coords) / shown
 
     def without_slides(self, n_features: int, folds: Folds) -> TrainedFolds:
-        """Train models that each leave out a slide, for the self-check and the length of training."""
+        """Train models that each leave out a donor, or a slide of one donor: for the self-check and the length of training."""
         models = [self.new_model(n_features, name=f"slide-{i}") for i in range(folds.left_out)]
-        return self._train_without("slide", models, folds.slide, self.config.geometry.slide_steps)
+        return self._train_without("slide", models, folds.whole, self.config.geometry.slide_steps)
 
     def _train_without(
         self, name: str, models: list[GeometryModel], fold: np.ndarray, steps: int

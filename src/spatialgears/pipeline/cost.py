@@ -22,7 +22,7 @@ from spatialgears.pipeline import cell_check
 from spatialgears.pipeline.features import DENSE_CELLS
 from spatialgears.runtime.memory import memory_limits
 from spatialgears.runtime.threads import usable_threads
-from spatialgears.supervision.folds import MOST_SLIDES
+from spatialgears.supervision.folds import MOST_LEFT_OUT
 from spatialgears.supervision.targets import DIM
 
 
@@ -78,7 +78,14 @@ def require_memory(cost: Cost) -> None:
 
 
 def predict_cost(
-    n_spots: int, n_cells: int, n_genes: int, config: Config, *, stored: int = 0, n_slides: int = 1
+    n_spots: int,
+    n_cells: int,
+    n_genes: int,
+    config: Config,
+    *,
+    stored: int = 0,
+    n_slides: int = 1,
+    wholes: int | None = None,
 ) -> Cost:
     """Expected time and memory of a run, linear in spots, cells, genes and training steps.
 
@@ -99,6 +106,8 @@ def predict_cost(
         Values of all inputs that are not zero.
     n_slides
         With several, how long to train is found out first.
+    wholes
+        Donors, or slides of one donor, that can be left out; by default as many as slides.
     """
     c, a, g = Coefficients(), config.assembly, config.geometry
     cores = config.threads or usable_threads().number
@@ -118,7 +127,7 @@ def predict_cost(
     seconds = c.start_seconds + c.panel_seconds * n_spots * n_genes + n_cells * each
     stages: dict[str, float] = {}
     if n_spots:
-        stages = _training(n_spots, n_cells, n_genes, config, speed=speed, n_slides=n_slides)
+        stages = _training(n_spots, n_cells, n_genes, config, speed=speed, n_slides=n_slides, wholes=wholes)
         seconds += sum(stages.values())
     if n_cells:
         checked = min(n_cells, cell_check.MOST_CELLS)
@@ -172,7 +181,14 @@ def _profiles(n_spots: int, n_cells: int, config: Config) -> int:
 
 
 def _training(
-    n_spots: int, n_cells: int, n_genes: int, config: Config, *, speed: float, n_slides: int
+    n_spots: int,
+    n_cells: int,
+    n_genes: int,
+    config: Config,
+    *,
+    speed: float,
+    n_slides: int,
+    wholes: int | None,
 ) -> dict[str, float]:
     """Seconds of every training, by the name under which it tells its progress, in the order in which they come."""
     c, e, g = Coefficients(), config.expression, config.geometry
@@ -181,11 +197,12 @@ def _training(
     elements, pairs = g.sets(n_slides) * size * (1 + g.pairs), 6 * size * DIM
     enough = g.views * n_spots / elements if g.views and g.crossfit else g.steps
     steps, folds, left_out = min(g.steps, enough), max(g.crossfit, 1), 0
-    if n_slides > 1 and g.slide_steps:
-        others = n_slides / (n_slides - 1)
+    wholes = wholes or n_slides
+    if wholes > 1 and g.slide_steps:
+        others = wholes / (wholes - 1)
         least = min(SLIDE_VIEWS * n_spots / elements, max(g.steps, g.slide_steps * others))
         found = max(c.rehearsed_share * g.slide_steps * others, least) if g.crossfit else g.steps
-        steps, left_out = found, min(n_slides, MOST_SLIDES)
+        steps, left_out = found, min(wholes, MOST_LEFT_OUT)
     joint = denoiser if not g.refiner_steps else 0
     step = c.step_seconds + 3 * elements * (generator + joint + pairs) / speed
     stages: dict[str, float] = {}

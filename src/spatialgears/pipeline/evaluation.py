@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from spatialgears.pipeline.features import SpotFeatures
 from spatialgears.pipeline.self_check import MISSED_SLIDE, SelfCheck, score
 from spatialgears.runtime.seeds import child_seed, numpy_rng, torch_rng
 from spatialgears.supervision.targets import Pose
+from spatialgears.validate.donors import Donors
 
 logger = logging.getLogger(__name__)
 
@@ -167,9 +168,9 @@ def choose_reach(
 ) -> float:
     """Search radius around the generators' position within which similar spots count, chosen by held-out spots.
 
-    Where whole slides were left out, these choose, and each slide has one vote: errors within a slide are correlated. Of
-    all radii about as good as the best, the middle one is taken. Where ``cells`` move further under dropout than spots
-    do, the radius grows by the same factor.
+    Where donors (or slides of one donor) were left out, these choose, and each has one vote: errors within a slide are
+    correlated. Of all radii about as good as the best, the middle one is taken. Where ``cells`` move further under dropout
+    than spots do, the radius grows by the same factor.
     """
     folds = fit.folds if fit.slide_folds is None else fit.slide_folds
     if folds is None:
@@ -184,7 +185,7 @@ def choose_reach(
             tried.append((look.posed(look.guided(geometry)) - look.truth[look.unseen]).norm(dim=1))
         errors.append(torch.stack(tried))  # (reaches, m)
         index = look.index[look.unseen]
-        units.append(index if fit.slide_folds is None else torch.full_like(index, look.slide))
+        units.append(index if fit.slide_folds is None else torch.from_numpy(folds.fold[index]))
         spreads.append(dropout_spread(look.model, x, seed=look.seed)[look.unseen])
     reach = REACHES[middle(torch.cat(errors, 1), torch.cat(units))]
     wider = Ensemble(fit.members).spread(cells, seed=seed).median() / torch.cat(spreads).median()
@@ -211,13 +212,14 @@ def evaluate_held_out(
     *,
     seed: int,
     titles: Sequence[str],
+    donors: Donors,
     nearest: NearestSpots | None = None,
     noise: float = 0.0,
 ) -> tuple[list[SelfCheck], Confidence | None]:
     """Self-checks on held-out spots and slides beside the simple reference, and the calibration of radii.
 
-    Cells belong to no slide: where whole slides were left out, their errors calibrate the radii. A held-out spot is
-    placed by one model, a cell by the mean of all, which does not have the ``noise`` of a single model
+    Cells belong to no slide: where donors (or slides of one donor) were left out, their errors calibrate the radii. A
+    held-out spot is placed by one model, a cell by the mean of all, which does not have the ``noise`` of a single model
     (:func:`~spatialgears.assembly.confidence.error_of_mean`).
     """
     checks: list[SelfCheck] = []
@@ -236,7 +238,10 @@ def evaluate_held_out(
             if one.sum() >= FEWEST_SPOTS:
                 title = what if len(slides) == 1 else f"{what} {titles[s].removeprefix('slide ')}"
                 places, truth, index = unseen.places[one], unseen.truth[one], unseen.spot[one]
-                checks.append(score(title, places.numpy(), truth.numpy(), reference=simple[index.numpy()]))
+                found = score(title, places.numpy(), truth.numpy(), reference=simple[index.numpy()])
+                if what == MISSED_SLIDE:
+                    found = replace(found, words=f"{found.words} {donors.question(s)}")
+                checks.append(found)
     last = judged[-1][2]
     error = error_of_mean(last.error, last.spread, noise=noise, members=len(fit.members))
     return checks, Confidence.fit(last.features, error, last.spread, spot=last.spot)

@@ -101,6 +101,7 @@ def fit_model(
         prepared.slides,
         seed=config.seed,
         titles=prepared.inputs.titles,
+        donors=prepared.inputs.donors,
         nearest=nearest,
         noise=network.noise(some_cells, seed=config.seed) if len(geometry.members) > 1 else 0.0,
     )
@@ -115,6 +116,7 @@ def fit_model(
         embedding=_summary(encoder, nearest),
         inputs=FitRecord.of(prepared.spots, _cells(prepared), forms=prepared.inputs.forms, raw=prepared.raw),
         folds=prepared.folds,
+        donors=prepared.inputs.donors,
         matched=prepared.matched,
     )
     return replace(fitted, cell_check=check_cells(fitted, _cells(prepared), config, progress=progress))
@@ -137,6 +139,7 @@ def _fit_encoder(prepared: Prepared, run: _Run) -> EncoderFit | None:
         data=run.data,
         progress=run.progress,
         place=nearest_places,
+        wholes=prepared.inputs.donors.left_out,
     )
 
 

@@ -28,6 +28,7 @@ from spatialgears.storage.model_folder import StoredModel, flatten, part
 from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.slides import Frame
 from spatialgears.supervision.targets import DIM
+from spatialgears.validate.donors import Donors
 from spatialgears.validate.new_cells import FitRecord
 
 
@@ -110,6 +111,8 @@ class Fitted:
         What later cells are compared with.
     folds
         Which spots were held out of which model.
+    donors
+        Of the slides.
     cell_check
         The check on the cells of the fit by kept-out genes; None until it is made.
     matched
@@ -126,6 +129,7 @@ class Fitted:
     embedding: dict[str, Any]
     inputs: FitRecord
     folds: Folds
+    donors: Donors
     cell_check: CellCheck | None = None
     matched: bool = False
 
@@ -159,7 +163,7 @@ class Fitted:
             "cells.mean": self.view.standardiser.mean,
             "cells.std": self.view.standardiser.std,
             "folds.part": torch.from_numpy(self.folds.part),
-            "folds.slide": torch.from_numpy(self.folds.slide),
+            "folds.whole": torch.from_numpy(self.folds.whole),
         }
         for i, slide in enumerate(self.slides):
             tensors |= flatten(f"slide{i}", slide.tensors())
@@ -184,6 +188,8 @@ class Fitted:
             "target": self.panel.target,
             "members": len(self.network.members),
             "slides": len(self.slides),
+            "donors": list(self.donors.names),
+            "donors_stated": self.donors.stated,
             "crossfit": self.folds.crossfit,
             "left_out": self.folds.left_out,
             "checks": [check.to_dict() for check in self.checks],
@@ -231,10 +237,11 @@ class Fitted:
             ),
             folds=Folds(
                 tensors["folds.part"].numpy(),
-                tensors["folds.slide"].numpy(),
+                tensors["folds.whole"].numpy(),
                 int(meta["crossfit"]),
                 int(meta["left_out"]),
             ),
+            donors=Donors(tuple(meta["donors"]), meta["donors_stated"]),
             cell_check=CellCheck.restore(meta["cell_check"], part("cell_check", tensors))
             if meta["cell_check"]
             else None,

@@ -7,6 +7,7 @@ import numpy as np
 from spatialgears.config import Config
 from spatialgears.errors import ConfigError
 from spatialgears.pipeline.self_check import not_held_out, weak_signal
+from spatialgears.validate.donors import Donors
 
 
 def require_sets(config: Config, n_slides: int) -> None:
@@ -24,8 +25,8 @@ def require_sets(config: Config, n_slides: int) -> None:
         )
 
 
-def foreseen(moran: np.ndarray, n_slides: int, config: Config) -> list[str]:
+def foreseen(moran: np.ndarray, donors: Donors, config: Config) -> list[str]:
     """Warnings that a run on slides whose genes have these Moran's I (G,) will give, whatever it learns."""
     geometry = config.geometry
-    slides = n_slides > 1 and geometry.slide_steps > 0
-    return not_held_out(geometry.crossfit > 0 or slides, slides, n_slides=n_slides) + weak_signal(moran)
+    slides = len(donors.names) > 1 and geometry.slide_steps > 0
+    return not_held_out(geometry.crossfit > 0 or slides, slides, donors=donors) + weak_signal(moran)

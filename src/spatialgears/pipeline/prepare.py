@@ -76,6 +76,7 @@ class Prepared:
             config,
             stored=stored,
             n_slides=len(self.slides),
+            wholes=self.folds.wholes,
         )
 
 
@@ -83,7 +84,7 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
     """Decide folds and genes on valid inputs. ``gears check`` and a run both call this, so that they agree."""
     matched, inputs = inputs.kind == "mixed", as_counts(inputs)
     spots, places, cells = inputs.without_empty()
-    folds = draw_folds([len(coords) for coords in places], config)
+    folds = draw_folds([len(coords) for coords in places], config, wholes=inputs.donors.left_out)
     panel, columns = choose_panel(spots, places, cells, folds, inputs=inputs, config=config)
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     return Prepared(
@@ -95,7 +96,7 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
         panel=panel,
         folds=folds,
         warnings=[*inputs.warnings, *SlideCellAgreement.of(inputs).warnings(config)],
-        foreseen=foreseen(panel.morans_i, len(spots), config),
+        foreseen=foreseen(panel.morans_i, inputs.donors, config),
         matched=matched,
     )
 
@@ -120,10 +121,12 @@ def as_counts(inputs: ValidInputs) -> ValidInputs:
     )
 
 
-def draw_folds(sizes: Sequence[int], config: Config) -> Folds:
-    """The folds of a run with this configuration on slides with so many spots."""
+def draw_folds(sizes: Sequence[int], config: Config, *, wholes: Sequence[int] | None = None) -> Folds:
+    """The folds of a run with this configuration on slides with so many spots, left out by ``wholes``."""
     g = config.geometry
-    return Folds.draw(sizes, crossfit=g.crossfit, leave_out_slides=g.slide_steps > 0, seed=config.seed)
+    return Folds.draw(
+        sizes, crossfit=g.crossfit, leave_out_slides=g.slide_steps > 0, seed=config.seed, wholes=wholes
+    )
 
 
 def choose_panel(

@@ -93,6 +93,10 @@ class Facts(BaseModel):
     target: Annotated[FiniteFloat, Field(gt=0, le=1e12)]
     members: Annotated[int, Field(ge=1, le=MOST_MEMBERS)]
     slides: Annotated[int, Field(ge=1, le=MOST_SLIDES)]
+    donors: Annotated[
+        list[Annotated[Words, Field(min_length=1)]], Field(min_length=1, max_length=MOST_SLIDES)
+    ]
+    donors_stated: bool
     crossfit: Annotated[int, Field(ge=0, le=MOST_MEMBERS)]
     left_out: Annotated[int, Field(ge=0, le=MOST_SLIDES)]
     checks: Annotated[list[SelfCheck], Field(max_length=MOST_SLIDES)]
@@ -103,6 +107,8 @@ class Facts(BaseModel):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        if len(self.donors) != self.slides:
+            raise ValueError(f"{len(self.donors)} donors of {self.slides} slides")
         shown = self.cell_check and self.cell_check.patterns
         if shown and (len(shown.genes) != len(shown.r) or shown.slide >= self.slides):
             raise ValueError("the patterns of the check on cells do not fit together")
@@ -151,7 +157,7 @@ def expected_tensors(
         "cells.mean": TensorSpec((g,), low=-FEATURE, high=FEATURE),
         "cells.std": TensorSpec((g,), low=POSITIVE, high=FEATURE),
         "folds.part": TensorSpec((n_spots,), "I64", 0, 10**6),
-        "folds.slide": TensorSpec((n_spots,), "I64", 0, n_slides - 1),
+        "folds.whole": TensorSpec((n_spots,), "I64", 0, n_slides - 1),
     }
     for i in range(n_slides):
         kept, anchors = Axis(f"spots of slide {i}", 10**6), Axis(f"anchors of slide {i}", 10**6)

@@ -19,6 +19,7 @@ from scipy.stats import rankdata
 from spatialgears.metrics import evaluate
 from spatialgears.metrics.wording import MAIN
 from spatialgears.runtime.seeds import numpy_rng
+from spatialgears.validate.donors import ALONE, Donors
 
 Verdict = Literal["good", "fair", "weak", "none"]
 #: Smallest Spearman correlation of distances for each verdict; below the last there is no signal to speak of.
@@ -45,6 +46,7 @@ MEANING: Mapping[Verdict, tuple[str, str]] = {
         "the layout is right only in outline; read it with care",
     ),
 }
+ONE_DONOR = "Radii hold for cells of this donor only."
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
 LOCAL = 0.8  # edge AUC from which neighbouring spots are said to stay neighbours
 SPATIAL = 0.1  # Moran's I from which a gene is called spatial
@@ -233,19 +235,24 @@ def _words(
     return text
 
 
-def not_held_out(spots: bool, slides: bool, *, n_slides: int) -> list[str]:
-    """What cannot be known of ``n_slides`` slides where no spots, or no slides as a whole, are held out."""
+def not_held_out(spots: bool, slides: bool, *, donors: Donors) -> list[str]:
+    """What cannot be known of these donors' slides where no spots, or no slides as a whole, are held out."""
     if not spots:
         return [
             "No self-check: no spots are held out (geometry.crossfit = 0, or slides too small), so how good the places are "
             "is not known."
         ]
-    if slides:
+    if slides and donors.count > 1:
         return []
-    if n_slides == 1:
+    if slides:
         return [
-            "There is one slide: how well cells of another section or animal are placed was not checked. They may be placed "
-            "worse than the held-out spots."
+            f"All slides are of one donor ({donors.names[0]}): how well cells of another donor are placed was not checked. "
+            f"{ONE_DONOR}"
+        ]
+    if len(donors.names) == 1:
+        return [
+            "There is one slide: how well cells of another section or donor are placed was not checked. They may be placed "
+            f"worse than the held-out spots. {ONE_DONOR}"
         ]
     return [
         "No slide is held out as a whole (geometry.slide_steps = 0, as in the preset quick), so how well cells of another "
@@ -270,7 +277,7 @@ def warnings(
     checks: Sequence[SelfCheck],
     *,
     morans_i: NDArray[Any],
-    n_slides: int = 1,
+    donors: Donors = ALONE,
     outside: NDArray[np.bool_] | None = None,
     unfilled: float | None = None,
     spaced: bool = True,
@@ -284,8 +291,8 @@ def warnings(
         The self-checks.
     morans_i
         (G,) of the panel's genes.
-    n_slides
-        Slides that the model was fitted on.
+    donors
+        Of the slides that the model was fitted on.
     outside
         (N,) cells whose expression no slide supports.
     unfilled
@@ -296,7 +303,7 @@ def warnings(
         (N,) 90% radii, in RMS radii of the slides.
     """
     missed = any(check.title.startswith(MISSED_SLIDE) for check in checks)
-    found = not_held_out(bool(checks), missed, n_slides=n_slides)
+    found = not_held_out(bool(checks), missed, donors=donors)
     worst = min((float(np.nan_to_num(check.model["spearman"])) for check in checks), default=1.0)
     verdicts = {judge(check.model["spearman"], check.p_value) for check in checks}
     if "none" in verdicts:

@@ -115,6 +115,9 @@ def report_content(
     some = [np.sort(drawn(len(one), MOST_SPOTS)) for one in spots]
     kept = searched[: max(1, MOST_VALUES // max(len(rows) + sum(map(len, some)), 1))]
     level, words = verdict(placed.cell_check, checks, placed.outside)
+    one_donor = model.fitted_.donors.count == 1
+    if one_donor and np.isfinite(placed.radius90).all():
+        words += f" {selfcheck.ONE_DONOR}"
     resembled = _resembled(subject, {subject.types: kinds, DOMAIN: domains})
     return ReportContent(
         title=f"{title}: {number(cells.n_obs, 'cell')} placed"
@@ -123,7 +126,7 @@ def report_content(
         names=list(placed.obs_names),
         verdict=words,
         level=level,
-        numbers=numbers(placed, checks, n_spots=list(map(len, spots)), spacing=spacing),
+        numbers=numbers(placed, checks, n_spots=list(map(len, spots)), spacing=spacing, one_donor=one_donor),
         warnings=list(dict.fromkeys([*placed.warnings, *(one.caution for one in sections if one.caution)])),
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),

@@ -97,8 +97,9 @@ def numbers(
     *,
     n_spots: Sequence[int],
     spacing: float | None,
+    one_donor: bool = False,
 ) -> list[tuple[str, str]]:
-    """Cells, spots, typical error, checks and cells that no slide supports: name and value."""
+    """Cells, spots, typical error (of cells of the ``one_donor``), checks, and cells that no slide supports: name, value."""
     rows = [("Cells placed", f"{len(placed.coords):,}")]
     if n_spots:
         rows.append((f"Spots on {number(len(n_spots), 'slide')}", f"{sum(n_spots):,}"))
@@ -109,7 +110,8 @@ def numbers(
             if spacing
             else f"{half:.2f} RMS radii of the slide (90%: {most:.2f})"
         )
-        rows.append(("A typical cell lies, with 50% probability, within", said))
+        typical = "A typical cell of this donor" if one_donor else "A typical cell"
+        rows.append((f"{typical} lies, with 50% probability, within", said))
     cells = placed.cell_check
     if cells is not None and cells.checked:
         rows.append(("Kept-out genes, r (noise allows)", f"{cells.r:.2f} ({cells.ceiling:.2f})"))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spatialgears.runtime.seeds import child_seed, torch_rng
 
 PARTS = 10  # a cross-fitted model is trained without one of at least so many random parts of the spots
-MOST_SLIDES = 3  # slides that are left out in turn, at most
+MOST_LEFT_OUT = 3  # donors, or slides of one donor, that are left out in turn, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,21 +23,30 @@ class Folds:
     ----------
     part
         (n_spots,) number of the cross-fitted model that is trained without the spot; ``crossfit`` or more for none.
-    slide
-        (n_spots,) the slide of each spot; model i of the models that leave out a slide is trained without slide i.
+    whole
+        (n_spots,) number of what is left out as a whole with the spot: its donor, or its slide where all slides are of one
+        donor. Model i of those that leave out a whole is trained without whole i.
     crossfit
         Cross-fitted models: 0 where one model is trained on all spots.
     left_out
-        Models that each leave out a whole slide.
+        Models that each leave out a whole donor or slide.
     """
 
     part: NDArray[np.int64]
-    slide: NDArray[np.int64]
+    whole: NDArray[np.int64]
     crossfit: int
     left_out: int
 
     @classmethod
-    def draw(cls, sizes: Sequence[int], *, crossfit: int, leave_out_slides: bool, seed: int) -> Folds:
+    def draw(
+        cls,
+        sizes: Sequence[int],
+        *,
+        crossfit: int,
+        leave_out_slides: bool,
+        seed: int,
+        wholes: Sequence[int] | None = None,
+    ) -> Folds:
         """Draw the folds of slides with so many spots each.
 
         Parameters
@@ -50,12 +59,20 @@ class Folds:
             Whether slides are left out as a whole, where there are several.
         seed
             The seed of the run.
+        wholes
+            What each slide is left out with, numbered from 0; by default itself alone.
         """
         n_spots = sum(sizes)
         order = torch.randperm(n_spots, generator=torch_rng(child_seed(seed, "geometry"), "folds")).numpy()
-        slide = np.repeat(np.arange(len(sizes)), sizes)
-        left_out = min(len(sizes), MOST_SLIDES) if leave_out_slides and len(sizes) > 1 else 0
-        return cls(order % max(crossfit, PARTS), slide, crossfit, left_out)
+        wholes = range(len(sizes)) if wholes is None else wholes
+        count = len(set(wholes))
+        left_out = min(count, MOST_LEFT_OUT) if leave_out_slides and count > 1 else 0
+        return cls(order % max(crossfit, PARTS), np.repeat(wholes, sizes), crossfit, left_out)
+
+    @property
+    def wholes(self) -> int:
+        """Donors, or slides of one donor, that could be left out."""
+        return len(np.unique(self.whole))
 
     @property
     def held_out(self) -> NDArray[np.bool_]:

@@ -20,6 +20,7 @@ from spatialgears.validate import coordinates as places
 from spatialgears.validate import copies
 from spatialgears.validate import counts as values
 from spatialgears.validate import genes as names_of
+from spatialgears.validate.donors import Donors, donors_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -51,6 +52,8 @@ class ValidInputs:
         What each input's values look like, slides first, then cells: counts, linear, log or scaled.
     titles
         What to call each slide in a few letters.
+    donors
+        The donor of each slide.
     obs_names
         Names of the cells (N,).
     empty_cells, empty_spots
@@ -68,6 +71,7 @@ class ValidInputs:
     kind: Literal["counts", "normalised", "mixed"]
     forms: list[values.Form]
     titles: list[str]
+    donors: Donors
     obs_names: np.ndarray
     empty_cells: np.ndarray
     empty_spots: list[np.ndarray]
@@ -82,8 +86,8 @@ class ValidInputs:
         return slides, coords, None if self.cells is None else self.cells[np.flatnonzero(~self.empty_cells)]
 
     def digest(self) -> str:
-        """SHA-256 of genes, values, what these are, and places: what a checkpoint must belong to."""
-        found = hashlib.sha256("\n".join([self.kind, *self.genes]).encode())
+        """SHA-256 of genes, values, what these are, donors and places: what a checkpoint must belong to."""
+        found = hashlib.sha256("\n".join([self.kind, *self.donors.names, *self.genes]).encode())
         for counts in [*self.slides, *([] if self.cells is None else [self.cells])]:
             for part in (counts.indptr, counts.indices, counts.data):
                 found.update(np.ascontiguousarray(part).data)
@@ -127,6 +131,7 @@ def validate_inputs(
     min_spots: int = 30,
     min_cells: int = 10,
     names: Sequence[str] | None = None,
+    donors: Sequence[str] | None = None,
 ) -> ValidInputs:
     """Check slides and cells, and bring them to one list of genes. The inputs are not modified.
 
@@ -146,6 +151,8 @@ def validate_inputs(
         Fewer shared genes, spots on a slide, or cells are refused.
     names
         What to call each input in messages, slides first; default "slide 1", ..., "the cells".
+    donors
+        The donor of each slide; by default as the slides say, and otherwise each its own.
 
     Raises
     ------
@@ -161,6 +168,8 @@ def validate_inputs(
     problems: list[InputError] = []
     warnings: list[str] = []
 
+    with _collect(problems):
+        whose = donors_of(slides, donors, names)
     coords = [np.empty((0, 2))] * len(slides)
     for i, slide in enumerate(slides):
         with _collect(problems):
@@ -205,7 +214,16 @@ def validate_inputs(
     obs_names = [adata.obs_names for adata in everything]
     if cells is not None and rows is not None:
         obs_names[-1] = obs_names[-1][rows]
-    return _assemble(counts, coords, obs_names, genes, normalised=normalised, names=names, warnings=warnings)
+    return _assemble(
+        counts,
+        coords,
+        obs_names,
+        genes,
+        normalised=normalised,
+        names=names,
+        donors=whose,
+        warnings=warnings,
+    )
 
 
 def validate_cells(
@@ -270,6 +288,7 @@ def _assemble(
     *,
     normalised: bool,
     names: Sequence[str],
+    donors: Donors,
     warnings: list[str],
 ) -> ValidInputs:
     empty = [values.empty_rows(one) for one in counts]
@@ -314,6 +333,7 @@ def _assemble(
         kind=kind,
         forms=forms,
         titles=slide_titles(names[:n_slides]),
+        donors=donors,
         obs_names=np.asarray(obs_names[-1] if has_cells else [], dtype=str),
         empty_cells=empty[-1] if has_cells else np.zeros(0, dtype=bool),
         empty_spots=empty[:n_slides],

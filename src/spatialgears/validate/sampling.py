@@ -28,6 +28,7 @@ def validate_sampled(
     spatial_key: str = "spatial",
     normalised: bool = False,
     names: Sequence[str] | None = None,
+    donors: Sequence[str] | None = None,
 ) -> ValidInputs:
     """Validate slides and a sample of very many cells, whose values are all checked. A run, a fit and a check call this."""
     names = input_names(names, len(slides))
@@ -39,6 +40,7 @@ def validate_sampled(
         spatial_key=spatial_key,
         normalised=normalised,
         names=names if cells is None else [*names[:-1], named(names[-1], cells)],
+        donors=donors,
     )
     if cells is not None:
         judge_all(cells, valid.genes, layer=layer, normalised=normalised, name=names[-1])
