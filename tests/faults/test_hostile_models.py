@@ -103,8 +103,8 @@ for _how in CHANGES:
 
 # facts
 
-FACTS = ["raw", "target", "members", "slides", "donors", "donors_stated", "crossfit", "left_out", "checks", "cell_check", "warnings", "embedding",
-         "history", "versions", "files", "format"]  # fmt: skip
+FACTS = ["raw", "target", "members", "slides", "donors", "donors_stated", "crossfit", "left_out", "checks",
+         "cell_check", "warnings", "embedding", "history", "versions", "files", "format"]  # fmt: skip
 VALUES = {"missing": ..., "null": None, "text": "\x1b[31mmany", "million": 10**6, "below": -5, "list": [[[]]],
           "object": {"a": {}}, "nan": math.nan, "huge": 10**400}  # fmt: skip
 

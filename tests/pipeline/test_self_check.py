@@ -155,8 +155,9 @@ def test_for_json(truth):
 
 def test_nothing_to_warn_of():
     quiet = {"outside": np.zeros(10, bool), "unfilled": 0.1, "radius90": np.full(10, 0.6)}
-    assert warnings([check(0.9, 0.91)], morans_i=SPATIAL, **quiet) == []
-    assert warnings([check(0.9)], morans_i=SPATIAL, **quiet | {"outside": np.arange(100) < 9}) == []
+    quiet |= {"donors": Donors(("a", "b")), "morans_i": SPATIAL}
+    assert warnings([check(0.9, 0.91)], **quiet) == []
+    assert warnings([check(0.9)], **quiet | {"outside": np.arange(100) < 9}) == []
 
 
 @pytest.mark.parametrize(
@@ -193,11 +194,12 @@ def test_nothing_to_warn_of():
         ),
         ([check(0.9)], {"unfilled": 0.4}, "Composition mismatch: no cell was placed near 40%"),
         ([check(0.9)], {"unfilled": 0.4}, "give gears run or gears reconstruct --set assembly.spacing=0."),
+        ([check(0.9)], {"donors": Donors(("a", "a"), stated=True)}, "All slides are of one donor (a)"),
         ([check(0.9)], {"unfilled": 0.4, "spaced": False}, "this is expected, as assembly.spacing is 0."),
     ],
 )
 def test_each_situation_is_named(checks, given, words):
-    (found,) = warnings(checks, **({"morans_i": SPATIAL} | given))
+    (found,) = warnings(checks, **({"morans_i": SPATIAL, "donors": Donors(("a", "b"))} | given))
     assert words in found
 
 

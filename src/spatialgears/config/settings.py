@@ -144,8 +144,8 @@ class GeometryConfig(Stage):
     )
     slide_steps: Annotated[int, Field(ge=0)] = setting(
         400,
-        "with several slides: training steps of models that each leave out a donor, or a slide of the one donor. They decide how "
-        "long the others are trained, and feed the self-check. 0: no such models",
+        "with several slides: training steps of models that each leave out a donor, or a slide of the one donor. They decide "
+        "how long the others are trained, and feed the self-check. 0: no such models",
         when="the score on the left-out slide still rises at the end: more. You need no check on whole slides: 0",
     )
     nearest: bool = setting(
