@@ -67,9 +67,10 @@ def test_a_preset_by_its_name_and_a_single_slide(slides, cells):
 
 
 def test_reports_read_well(slides, cells):
-    first, genes, cost, *odd = repr(check_inputs(slides, cells)).splitlines()
+    first, genes, donors, cost, *odd = repr(check_inputs(slides, cells)).splitlines()
     assert first == "2 slides with 270 spots, 200 cells: counts"
     assert genes.startswith("40 genes in every input, of which ") and "A run takes about" in cost
+    assert donors.startswith("Donors: each slide is taken as a donor of its own")
     assert odd == ["Warnings", "  - Only 40 genes are shared; places will be coarse."]
     alone = repr(check_inputs(slides[0])).splitlines()
     assert alone[0] == "1 slide with 150 spots: counts"

@@ -85,8 +85,8 @@ class CheckReport:
         inputs += [number(self.cells.observations, "cell")] if self.cells else []
         lines = [
             f"{', '.join(inputs)}: {self.kind}",
-            f"Donors: {self.donors.words}",
             f"{number(self.shared_genes, 'gene')} in every input, of which {self.spatial_genes:,} vary in space",
+            f"Donors: {self.donors.words}",
             f"A run takes about {duration(self.cost.seconds)} and {size(self.cost.peak_bytes)} of memory.",
             *(
                 ["Warnings", *(f"  - {text}" for text in self.warnings)]
