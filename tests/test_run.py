@@ -100,7 +100,8 @@ def test_a_second_run_does_nothing_and_changes_nothing(done, inputs, config):
     assert run(inputs, done.root, config, progress=no_work, tell=told.append) == done
     assert contents(done) == before
     assert told == [
-        f"{sum(slide.n_obs for slide in inputs.read()[0])} spots of 2 slides, 150 cells, 60 genes in common.",
+        f"{sum(slide.n_obs for slide in inputs.read()[0])} spots of 2 slides, 150 cells, 60 genes in common. "
+        "Donors: each slide is taken as a donor of its own; name donors with --donor (donors=) if some share one.",
         f"Everything is done already in {done.root}; nothing was changed. To do it again, choose another folder with -o, or "
         "delete this one.",
     ]

@@ -47,7 +47,7 @@ def reseal(folder: Path, **facts) -> None:
 
 # tensors: one of each kind
 
-TENSORS = ["panel.weights", "panel.morans_i", "cells.mean", "cells.std", "folds.part", "folds.slide", "slide0.coords",
+TENSORS = ["panel.weights", "panel.morans_i", "cells.mean", "cells.std", "folds.part", "folds.whole", "slide0.coords",
            "slide0.anchors", "slide0.centre", "slide0.scale", "slide0.pitch", "slide1.expression", "slide1.embedding",
            "pull.bank", "pull.axes", "encoder.scale", "encoder.start", "network.members.0.sigma_data",
            "network.nearest.bank", "network.nearest.slide", "network.nearest.spot", "network.nearest.reach",
