@@ -48,7 +48,8 @@ class CheckReport:
     kind
         ``"counts"``, ``"normalised"``, or ``"mixed"``: the cells are counts and a slide is not.
     shared_genes, panel_genes, spatial_genes
-        Genes in every input; those that a run uses; of these, those with a mean Moran's I above 0.1.
+        Genes in every input; those that a run uses; of these, those with a mean Moran's I above 0.1, and above what
+        chance gives on so many spots.
     depth_ratio
         Median depth of spots over that of cells; None without cells or counts.
     agreement
@@ -158,10 +159,14 @@ def check_inputs(
         names=names,
         donors=donors,
     )
+    from spatialgears.expression.panel import NEIGHBORS
     from spatialgears.pipeline.prepare import prepare  # torch comes with it: only once the input is valid
     from spatialgears.pipeline.self_check import SPATIAL
 
     prepared = prepare(valid, config)
+    chance = (
+        2 / (NEIGHBORS * sum(map(len, prepared.slides)))
+    ) ** 0.5  # spread of Moran's I without any pattern
     summaries = [
         _summary(names[i], valid.slides[i], slide.n_vars, valid.empty_spots[i], valid.coords[i])
         for i, slide in enumerate(slides)
@@ -179,7 +184,7 @@ def check_inputs(
         kind=valid.kind,
         shared_genes=len(valid.genes),
         panel_genes=len(prepared.panel),
-        spatial_genes=int((prepared.panel.morans_i > SPATIAL).sum()),
+        spatial_genes=int((prepared.panel.morans_i > max(SPATIAL, 3 * chance)).sum()),
         depth_ratio=agreement.depth_ratio,
         agreement=agreement.agreement,
         coexpression=agreement.coexpression,

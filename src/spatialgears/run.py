@@ -39,7 +39,8 @@ FITTED, DONE = 1, 2  # the state of the folder, which the first process sends to
 class RunInputs:
     """Where the inputs are, how to read them, and how they are to be understood.
 
-    ``options`` names what else decides how ``read`` understands them; paths are known by their contents.
+    ``split`` is the column of ``.obs``, or "auto", by which a file of several sections is taken apart. ``options`` names
+    what else decides how ``read`` understands them; paths are known by their contents.
     """
 
     st: Sequence[str]
@@ -51,6 +52,7 @@ class RunInputs:
     types: str | None = None
     genes: Sequence[str] = ()
     donors: Sequence[str] | None = None
+    split: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -87,6 +89,7 @@ def run(
     from spatialgears.report import require_genes, require_plotly, require_types, write_report
     from spatialgears.validate import slide_titles
     from spatialgears.validate.sampling import validate_sampled
+    from spatialgears.validate.sections import split_slides
 
     def say(text: str) -> None:
         logger.info("%s", text)
@@ -105,6 +108,10 @@ def run(
         remove_leftovers(out.root, [path.name for path in (out.manifest, *out.results)])
         described = _described(inputs, config)
         slides, cells = inputs.read()
+        slides, names, donors = split_slides(
+            slides, inputs.st, inputs.split, spatial_key=inputs.spatial_key, donors=inputs.donors
+        )
+        names = [*names, inputs.sc]
         require_types(cells, inputs.types)
         require_genes(cells, inputs.genes)
         valid = validate_sampled(
@@ -113,8 +120,8 @@ def run(
             seed=config.seed,
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
-            names=[*inputs.st, inputs.sc],
-            donors=inputs.donors,
+            names=names,
+            donors=donors,
         )
         prepared = prepare(valid, config)
         cost = prepared.cost(config, n_cells=cells.n_obs)
@@ -158,7 +165,7 @@ def run(
             placed,
             cells,
             slides,
-            titles=slide_titles(inputs.st),
+            titles=slide_titles(names[:-1]),
             panel=model.panel_,
             spatial_key=inputs.spatial_key,
             types=inputs.types,
@@ -177,7 +184,7 @@ def run(
                 placed,
                 cells=cells,
                 slides=slides,
-                names=[*inputs.st, inputs.sc],
+                names=names,
                 spatial_key=inputs.spatial_key,
                 types=inputs.types,
                 genes=inputs.genes,
@@ -197,8 +204,12 @@ def run(
 def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
     """What processes other than the first do: their share of the work, and nothing else."""
     from spatialgears.model import GEARS
+    from spatialgears.validate.sections import split_slides
 
     slides, cells = inputs.read()
+    slides, names, donors = split_slides(
+        slides, inputs.st, inputs.split, spatial_key=inputs.spatial_key, donors=inputs.donors
+    )
     state = agreed(0)
     if state & DONE:
         return out
@@ -208,8 +219,8 @@ def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
             cells,
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
-            names=[*inputs.st, inputs.sc],
-            donors=inputs.donors,
+            names=[*names, inputs.sc],
+            donors=donors,
             checkpoint=out.checkpoints,
         )
         agreed(0)  # the first has saved what all place cells with

@@ -8,7 +8,7 @@ from scipy import sparse
 from spatialgears.config import Config
 from spatialgears.datasets import simulate_tissue
 from spatialgears.validate import validate_inputs
-from spatialgears.validate.agreement import AGREEING, TOGETHER, SlideCellAgreement
+from spatialgears.validate.agreement import AGREEING, TOGETHER, SlideCellAgreement, SlideExpression
 
 
 def likeness(slides: list[ad.AnnData], cells: ad.AnnData | None, **options: object) -> SlideCellAgreement:
@@ -108,3 +108,24 @@ def test_nothing_is_said_of_slides_alone(tissue):
     assert (found.depth_ratio, found.agreement, found.coexpression) == (None, None, None) and told(
         found
     ) == ""
+
+
+def test_few_genes_do_not_raise_a_false_alarm():
+    rng = np.random.default_rng(0)
+
+    def compared(n_genes, r):
+        """Means over genes whose logs correlate with r."""
+        shared, own = rng.normal(size=n_genes), rng.normal(size=n_genes)
+        own -= shared * (shared @ own) / (shared @ shared)
+        shared, own = ((part - part.mean()) / part.std() for part in (shared, own))
+        logs = 3 + shared, 3 + r * shared + np.sqrt(1 - r**2) * own
+        slide, cells = (
+            sparse.csr_matrix(rng.poisson(np.exp(log), (200, n_genes)).astype(np.float32)) for log in logs
+        )
+        found = SlideExpression.of([slide], cells, forms=["counts", "counts"], raw=True)
+        return found.compare(cells, form="counts", raw=True)
+
+    few, many = compared(50, 0.3), compared(1000, 0.3)
+    assert few.agreement is None and "50 genes are too few to tell" in few.unknown["agreement"]
+    assert many.agreement == pytest.approx(0.3, abs=0.1)
+    assert compared(50, 0.9).agreement > 0.8 and compared(50, -0.2).agreement < 0.1

@@ -202,13 +202,19 @@ def test_several_sections_in_one_slide_are_odd(slide):
     two.obsm["spatial"] = two.obsm["spatial"] + np.linspace(0, 1, 90)[:, None]
     two.obs["Library_ID"] = ["a"] * 50 + ["b"] * 40
     (told,) = [text for text in validate_inputs(two).warnings if "Library_ID" in text]
-    assert "slide 1: .obs['Library_ID'] names 2 parts (a, b)." in told
+    assert "slide 1: .obs['Library_ID'] names several parts (2: a, b)." in told
+    assert "--split Library_ID" in told
     two.obs = two.obs.rename(columns={"Library_ID": "part"})
-    assert not any("names 2 parts" in text for text in validate_inputs(two).warnings)
+    assert not any("names several parts" in text for text in validate_inputs(two).warnings)
     two.uns["spatialdata_attrs"] = {"region": ["a", "b"], "region_key": "part"}
-    assert any(".obs['part'] names 2 parts" in text for text in validate_inputs(two).warnings)
+    assert any(".obs['part'] names several parts" in text for text in validate_inputs(two).warnings)
     two.obs["Library_ID"] = ["a"] * 80 + ["b"] * 10  # too few spots to be a section
     assert not any("Library_ID" in text for text in validate_inputs(two).warnings)
+
+
+def test_a_small_slide_is_told(slide):
+    told = [text for text in validate_inputs(slide).warnings if "fewer than 100" in text]
+    assert len(told) == 1 and told[0].startswith("slide 1 has 50 spots")
 
 
 def test_slide_too_small(slide):

@@ -22,6 +22,7 @@ def check(
     st_genes: options.StGenes = None,
     sc_genes: options.ScGenes = None,
     coordinates: options.Coordinates = None,
+    split: options.Split = None,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -32,7 +33,9 @@ def check(
 ) -> None:
     """Report on slides and cells: counts, genes, depth, overlap, oddities, time and memory of a run."""
     settings = options.load_config(preset, config, assignments)
-    how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
+    how = options.Reading(
+        layer, sc_layer, st_genes, sc_genes, coordinates, transpose, split, spatial_key, donor
+    )
     inputs = options.read_inputs(st, sc, how, backed=True)
     from spatialgears.check import check_inputs  # after reading: a wrong path is told at once
 
@@ -43,7 +46,7 @@ def check(
         names=inputs.names,
         spatial_key=spatial_key,
         normalised=normalised,
-        donors=donor,
+        donors=inputs.donors,
     )
     if as_json:
         output.emit_json(report.to_dict())

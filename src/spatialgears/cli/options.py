@@ -90,6 +90,15 @@ Coordinates = Annotated[
         "(- for one that has its own).",
     ),
 ]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        metavar="COLUMN|auto",
+        rich_help_panel=_INPUT,
+        help="Take each section in a file of several as a slide of its own: by a column of .obs, or auto.",
+    ),
+]
 Types = Annotated[
     str | None,
     typer.Option(
@@ -292,6 +301,9 @@ class Reading:
     sc_genes: str | None = None
     coordinates: Sequence[str] | None = None
     transpose: bool = False
+    split: str | None = None
+    spatial_key: str = "spatial"
+    donors: Sequence[str] | None = None
 
 
 AS_THEY_ARE = Reading()
@@ -299,11 +311,12 @@ AS_THEY_ARE = Reading()
 
 @dataclass(frozen=True)
 class Inputs:
-    """Slides and cells as read, and what to call them in messages."""
+    """Slides and cells as read, what to call them in messages, and the donors that were named, one per slide."""
 
     slides: list[AnnData]
     cells: AnnData | None
     names: list[str]
+    donors: Sequence[str] | None = None
 
 
 def read_inputs(
@@ -312,6 +325,7 @@ def read_inputs(
     """Read what ``--st`` and ``--sc`` name; layers are put in ``.X``, gene columns in ``.var_names``."""
     from spatialgears.io import read
     from spatialgears.io.tables import is_table
+    from spatialgears.validate.sections import split_slides
 
     places: list[str | None] = [*how.coordinates] if how.coordinates else [None]
     if len(places) == 1:
@@ -332,6 +346,10 @@ def read_inputs(
         )
         for path, place in zip(st, places, strict=True)
     ]
+    names = _short([*st, *([] if sc is None else [sc])])
+    slides, titles, donors = split_slides(
+        slides, names[: len(st)], how.split, spatial_key=how.spatial_key, donors=how.donors
+    )
     cells = None
     if sc is not None:
         large = backed or is_large(sc)
@@ -341,7 +359,7 @@ def read_inputs(
         if is_table(Path(sc)) and slides and _genes_in_rows(cells, slides[0]):
             typer.echo(f"{sc} has genes in rows: it was turned.", err=True)
             cells = cells.T.copy()
-    return Inputs(slides, cells, _short([*st, *([] if sc is None else [sc])]))
+    return Inputs(slides, cells, [*titles, *names[len(st) :]], donors)
 
 
 def _genes_in_rows(cells: AnnData, slide: AnnData) -> bool:

@@ -47,6 +47,7 @@ def run(
     st_genes: options.StGenes = None,
     sc_genes: options.ScGenes = None,
     coordinates: options.Coordinates = None,
+    split: options.Split = None,
     types: options.Types = None,
     genes: options.Genes = None,
     spatial_key: options.SpatialKey = "spatial",
@@ -79,9 +80,20 @@ def run(
 
     command = shlex.join(["gears", *sys.argv[1:]])
     shown = options.gene_list(genes)
-    chosen = asdict(how) | ({"types": types} if types else {}) | ({"genes": shown} if shown else {})
+    given = {"types": types, "genes": shown, "split": split}
+    chosen = asdict(how) | {name: value for name, value in given.items() if value}
     inputs = RunInputs(
-        st, sc, read, spatial_key, normalised, command, types=types, genes=shown, donors=donor, options=chosen
+        st,
+        sc,
+        read,
+        spatial_key,
+        normalised,
+        command,
+        types=types,
+        genes=shown,
+        donors=donor,
+        split=split,
+        options=chosen,
     )
     with _followed(out) as progress:
         folder = run_all(inputs, out, settings, progress=progress, tell=progress.tell)
@@ -148,6 +160,7 @@ def fit(
     st_genes: options.StGenes = None,
     sc_genes: options.ScGenes = None,
     coordinates: options.Coordinates = None,
+    split: options.Split = None,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -168,7 +181,9 @@ def fit(
     options.require_writable(model, option="--model")
     if launch.launched(settings):
         return
-    how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
+    how = options.Reading(
+        layer, sc_layer, st_genes, sc_genes, coordinates, transpose, split, spatial_key, donor
+    )
     inputs = options.read_inputs(st, sc, how)
     from spatialgears.model import GEARS
     from spatialgears.pipeline import cell_check, self_check
@@ -182,7 +197,7 @@ def fit(
             spatial_key=spatial_key,
             normalised=normalised,
             names=inputs.names,
-            donors=donor,
+            donors=inputs.donors,
             progress=progress,
         )
     if not is_first():
@@ -288,6 +303,7 @@ def report(
     st_genes: options.StGenes = None,
     sc_genes: options.ScGenes = None,
     coordinates: options.Coordinates = None,
+    split: options.Split = None,
     types: options.Types = None,
     genes: options.Genes = None,
     spatial_key: options.SpatialKey = "spatial",
@@ -307,7 +323,7 @@ def report(
 
     require_plotly()
     fitted = GEARS.load(model)
-    how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
+    how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose, split, spatial_key)
     inputs = options.read_inputs(slides, sc, how)
     assert inputs.cells is not None
     require_types(inputs.cells, types)
@@ -329,7 +345,7 @@ def report(
         placed,
         cells=inputs.cells,
         slides=inputs.slides,
-        names=[*slides, sc],
+        names=inputs.names,
         spatial_key=spatial_key,
         types=types,
         genes=shown,

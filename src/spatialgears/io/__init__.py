@@ -33,11 +33,12 @@ from spatialgears.io.vetting import Room, room_for
 from spatialgears.io.vetting.contents import weigh
 from spatialgears.io.vetting.hdf5 import vet_hdf5
 from spatialgears.io.vetting.zarr import vet_zarr
+from spatialgears.validate.sections import split_slides
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-__all__ = ["from_spatialdata", "read", "to_spatialdata", "write_h5ad"]
+__all__ = ["from_spatialdata", "read", "split_sections", "to_spatialdata", "write_h5ad"]
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +211,38 @@ def _writing(path: str | Path) -> Iterator[None]:
             f"{path} could not be written as an .h5ad file: {reason}{where}",
             "Remove or convert the part of the AnnData that is named here.",
         ) from error
+
+
+def split_sections(adata: AnnData, by: str = "auto", *, spatial_key: str = "spatial") -> dict[str, AnnData]:
+    """The sections of a file that holds several, each as a slide of its own, as ``--split`` gives them.
+
+    Distances between spots of two sections mean nothing, so a model is given the sections one by one.
+
+    Parameters
+    ----------
+    adata
+        Spots of all sections; not modified.
+    by
+        Column of ``.obs`` that names the sections. "auto" takes a column that is named so (sample, library_id, ...),
+        else barcodes that repeat, else gaps of more than five spot spacings.
+    spatial_key
+        Key of ``.obsm`` with the coordinates.
+
+    Returns
+    -------
+    dict
+        Name of the section to its spots; one entry if there seems to be one section.
+
+    Examples
+    --------
+    >>> import anndata as ad, spatialgears as sg
+    >>> a, b = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100).slides
+    >>> both = ad.concat({"a": a, "b": b}, label="sample", index_unique="-")
+    >>> list(sg.io.split_sections(both, "sample"))
+    ['a', 'b']
+    """
+    parts, names, _ = split_slides([adata], [""], by, spatial_key=spatial_key)
+    return dict(zip([name.strip() for name in names], parts, strict=True))
 
 
 def add_to_h5ad(

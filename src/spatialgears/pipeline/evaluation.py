@@ -20,7 +20,7 @@ from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import GeometryFit, TrainedFolds
 from spatialgears.pipeline.features import SpotFeatures
-from spatialgears.pipeline.self_check import MISSED_SLIDE, SelfCheck, score
+from spatialgears.pipeline.self_check import FEWEST_SPOTS, MISSED_SLIDE, SelfCheck, score
 from spatialgears.runtime.seeds import child_seed, numpy_rng, torch_rng
 from spatialgears.supervision.targets import Pose
 from spatialgears.validate.donors import Donors
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 VIEWS = 4  # views of each held-out spot that radii are calibrated on
 EVALUATED = 5000  # spots of a slide that are evaluated, at most
 REACHES = (0.0, 0.1, 0.15, 0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 10.0)  # tried, in RMS radii of a slide
-FEWEST_SPOTS = 10  # held-out spots of a slide that are worth a self-check
 REACH_SPOTS = 2000  # spots of a slide that these are tried on
 
 

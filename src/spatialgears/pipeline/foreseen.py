@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from spatialgears.config import Config
 from spatialgears.errors import ConfigError
-from spatialgears.pipeline.self_check import not_held_out, weak_signal
+from spatialgears.pipeline.self_check import FEWEST_SPOTS, not_held_out, weak_signal
+from spatialgears.supervision.folds import Folds
 from spatialgears.validate.donors import Donors
 
 
@@ -25,8 +28,11 @@ def require_sets(config: Config, n_slides: int) -> None:
         )
 
 
-def foreseen(moran: np.ndarray, donors: Donors, config: Config) -> list[str]:
-    """Warnings that a run on slides whose genes have these Moran's I (G,) will give, whatever it learns."""
-    geometry = config.geometry
-    slides = len(donors.names) > 1 and geometry.slide_steps > 0
-    return not_held_out(geometry.crossfit > 0 or slides, slides, donors=donors) + weak_signal(moran)
+def foreseen(moran: np.ndarray, donors: Donors, folds: Folds, sizes: Sequence[int]) -> list[str]:
+    """Warnings that a run will give whatever it learns: of its genes' Moran's I (G,), and of the spots it holds out.
+
+    ``sizes`` are the spots of each slide.
+    """
+    held = np.bincount(np.repeat(np.arange(len(sizes)), sizes)[folds.held_out])
+    spots = bool((held >= FEWEST_SPOTS).any()) or folds.left_out > 0
+    return not_held_out(spots, folds.left_out > 0, donors=donors) + weak_signal(moran)

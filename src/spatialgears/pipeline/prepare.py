@@ -96,7 +96,7 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
         panel=panel,
         folds=folds,
         warnings=[*inputs.warnings, *SlideCellAgreement.of(inputs).warnings(config)],
-        foreseen=foreseen(panel.morans_i, inputs.donors, config),
+        foreseen=foreseen(panel.morans_i, inputs.donors, folds, [len(coords) for coords in places]),
         matched=matched,
     )
 

@@ -49,6 +49,7 @@ MEANING: Mapping[Verdict, tuple[str, str]] = {
 ONE_DONOR = "Radii hold for cells of this donor only."
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
 LOCAL = 0.8  # edge AUC from which neighbouring spots are said to stay neighbours
+FEWEST_SPOTS = 10  # held-out spots of a slide that are worth a self-check
 SPATIAL = 0.1  # Moran's I from which a gene is called spatial
 FEW_SPATIAL = 10  # fewer such genes are worth a warning
 STRONGEST, WEAK = (

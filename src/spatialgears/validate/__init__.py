@@ -179,7 +179,8 @@ def validate_inputs(
             )
             places.check_spread(coords[i], names[i])
             warnings += notes + places.check_distinct(coords[i], names[i])
-            warnings += places.check_one_section(slide, min_spots, names[i])
+            warnings += places.check_one_section(slide, coords[i], names[i])
+            warnings += places.warn_small(slide.n_obs, names[i])
     if not problems:
         warnings += places.warn_unlike_extents(coords, names)
 

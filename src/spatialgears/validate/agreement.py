@@ -141,6 +141,9 @@ class SlideExpression:
             logs = [np.log1p(1e4 * mean / max(mean.sum(), 1e-12)) for mean in means]
             if all(log.std() > 1e-6 for log in logs):
                 agreement = float(np.corrcoef(*logs)[0, 1])
+                if agreement < AGREEING <= _highest(agreement, len(logs[0])):
+                    told = f"r = {agreement:.2f}, but {len(logs[0])} genes are too few to tell"
+                    agreement, unknown["agreement"] = None, told
             else:
                 unknown["agreement"] = "all genes have one mean"
         shown = np.flatnonzero(seen[self.genes] > 1)
@@ -168,6 +171,11 @@ def depths(counts: sparse.csr_matrix) -> NDArray[np.float32]:
 
 def _means(counts: sparse.csr_matrix) -> NDArray[np.float64]:
     return np.asarray(counts.mean(axis=0, dtype=np.float64)).ravel()
+
+
+def _highest(r: float, n: int) -> float:
+    """The upper end of the 95% confidence interval of a correlation over n genes (Fisher)."""
+    return float(np.tanh(np.arctanh(np.clip(r, -0.999, 0.999)) + 1.96 / np.sqrt(max(n - 3, 1))))
 
 
 def _profiles(

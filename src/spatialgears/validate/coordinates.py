@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spatialgears.errors import InputError
+from spatialgears.validate import sections
 
 if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
-
-#: Columns of ``.obs`` that name sections, as files of several sections have them.
-SECTIONS = {
-    f"{what}{end}"
-    for what in ("slide", "section", "slice", "library", "sample", "batch")
-    for end in ("", "_id", "_name")
-} | {"orig.ident"}
 
 #: Columns known to hold coordinates, x first; tried in this order, whatever the case.
 PAIRS = (
@@ -34,6 +28,8 @@ PAIRS = (
 
 #: A slide whose thin direction is below this share of its long one is a line.
 FLATNESS = 1e-3
+#: Spots of a slide below which a map of it is rough.
+SMALL = 100
 #: Slides of the same tissue do not differ more in width, in spots.
 UNLIKE = 1.5
 
@@ -154,26 +150,41 @@ def check_distinct(coords: np.ndarray, name: str) -> list[str]:
     if repeated > 0.5 * len(coords):
         raise InputError(
             f"{what}; expected one place for each.",
-            "If the file holds several sections or samples, split it and give each as its own slide.",
+            "If the file holds several sections or samples, split it by the column that names them: --split COLUMN.",
         )
-    return [f"{what}; does the file hold several sections? Split it, if so."]
+    return [f"{what}; does the file hold several sections? If so: --split COLUMN, or --split auto."]
 
 
-def check_one_section(adata: AnnData, min_spots: int, name: str) -> list[str]:
-    """Warn of a file whose ``.obs`` names several sections: distances between spots of two mean nothing."""
-    region = dict(adata.uns.get("spatialdata_attrs", {})).get("region_key")
-    for column in adata.obs.columns:
-        if str(column).lower() not in SECTIONS and column != region:
-            continue
-        sizes = adata.obs[column].value_counts()
-        sections = [str(section) for section in sizes.index[sizes >= min_spots]]
-        if 1 < len(sections) <= len(adata) // min_spots:
-            return [
-                f"{name}: .obs[{column!r}] names {len(sections)} parts ({', '.join(sections[:4])}"
-                f"{', ...' if len(sections) > 4 else ''}). If they are sections, give each as its own slide, for example "
-                f"[adata[adata.obs[{column!r}] == one].copy() for one in adata.obs[{column!r}].unique()]."
-            ]
+def check_one_section(adata: AnnData, coords: np.ndarray, name: str) -> list[str]:
+    """Warn of a file that seems to hold several sections: distances between spots of two mean nothing."""
+    found = sections.found_sections(adata, coords)
+    if found is not None:
+        labels, how = found
+        parts = labels.value_counts().index
+        listed = f"{', '.join(parts[:4])}{', ...' if len(parts) > 4 else ''}"
+        column = sections.section_column(adata)
+        option = "auto" if column is None else quote(column)
+        return [
+            f"{name}: {how} ({len(parts)}: {listed}). If they are sections, have each taken as a slide of its own: "
+            f"--split {option} (in Python: sg.io.split_sections(adata{'' if column is None else f', {column!r}'}))."
+        ]
+    if sections.overlaid(coords):
+        return [
+            f"{name}: two lattices of spots seem to lie over each other. If the file holds two sections, have them taken "
+            "apart by the column of .obs that names them: --split COLUMN "
+            "(in Python: sg.io.split_sections(adata, column))."
+        ]
     return []
+
+
+def warn_small(n_spots: int, name: str) -> list[str]:
+    """Warn of a slide on which little can be learnt, and nothing checked."""
+    if n_spots >= SMALL:
+        return []
+    return [
+        f"{name} has {n_spots} spots, fewer than {SMALL}: genes seem to vary in space by chance, the map will be rough, and "
+        "few spots can be held out to check it. Add slides of the same tissue, or do not rely on the positions."
+    ]
 
 
 def at_one_height(coords: np.ndarray) -> bool:
