@@ -14,7 +14,7 @@ import numpy as np
 from spatialgears.config import AssemblyConfig, Config, Preset
 from spatialgears.errors import GearsError, InputError, RunError
 from spatialgears.expression.panel import Panel
-from spatialgears.pipeline import cell_check, self_check
+from spatialgears.pipeline import cell_check, radii, self_check
 from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.pipeline.cost import predict_cost, require_memory
 from spatialgears.pipeline.fit import fit_model
@@ -32,6 +32,7 @@ from spatialgears.runtime.threads import threads
 from spatialgears.storage import model_folder as store
 from spatialgears.text import number
 from spatialgears.validate import validate_cells
+from spatialgears.validate.donors import CellsFrom, whose_cells
 from spatialgears.validate.sampling import sample_cells, validate_sampled
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class GEARS:
         *,
         layer: str | None = None,
         normalised: bool | None = None,
+        cells_from: CellsFrom | None = None,
         assembly: AssemblyConfig | None = None,
         progress: Progress | bool | None = None,
     ) -> Reconstruction:
@@ -219,6 +221,10 @@ class GEARS:
             Where the counts are, if not in ``.X``.
         normalised
             Whether the values are normalised, not counts: as was said to :meth:`fit`, and refused if it is not.
+        cells_from
+            ``"same-donor"``, ``"other-donor"`` or ``"unknown"``: whether the cells are of a donor of the slides. It decides
+            the radii, which are wider for another donor; unknown counts as another. By default as a donor in ``uns`` or
+            ``obs`` of the cells tells, and otherwise unknown.
         assembly
             Settings of the assembly, for example patches or more samples; by default those of the model.
         progress
@@ -235,6 +241,7 @@ class GEARS:
         >>> rec = sg.GEARS.load("out/model").reconstruct(sg.read("more_cells.h5ad"))  # doctest: +SKIP
         """
         fitted, panel = self.fitted_, self.panel_
+        whose = whose_cells(cells, fitted.donors, cells_from)
         if normalised is not None and normalised == fitted.raw and not (normalised and fitted.matched):
             learnt, given = ("counts", "normalised values") if fitted.raw else ("normalised values", "counts")
             raise InputError(
@@ -256,11 +263,21 @@ class GEARS:
         )
         _log_warnings(found)
         with threads(config.threads) as workers, threads(1), shown(progress) as callback:
-            placed = place(fitted, counts, config, missing=missing, workers=workers, progress=callback)
+            placed = place(
+                fitted,
+                counts,
+                config,
+                missing=missing,
+                cells_from=whose,
+                workers=workers,
+                progress=callback,
+            )
             check = fitted.cell_check if known else None
             if check is None:
                 check = check_cells(fitted, counts, config, missing=missing, progress=callback)
         found += self._warnings(placed, check, of_the_fit=known)
+        if whose != "same-donor" and not radii.donors_left_out(fitted):
+            found += filter(None, [radii.words(fitted, whose)])
         return Reconstruction(
             obs_names=np.asarray(cells.obs_names, dtype=str),
             cell_check=check,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from spatialgears.model import GEARS
+    from spatialgears.validate.donors import CellsFrom
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class RunInputs:
     genes: Sequence[str] = ()
     donors: Sequence[str] | None = None
     split: str | None = None
+    cells_from: CellsFrom | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -160,7 +162,9 @@ def run(
             store.remove(out.model)
             model.save(out.model)
             agreed(FITTED)
-        placed = model.reconstruct(cells, normalised=inputs.normalised, progress=progress)
+        placed = model.reconstruct(
+            cells, normalised=inputs.normalised, cells_from=inputs.cells_from, progress=progress
+        )
         placed = annotate_run(
             placed,
             cells,
@@ -224,7 +228,7 @@ def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
             checkpoint=out.checkpoints,
         )
         agreed(0)  # the first has saved what all place cells with
-    _loaded(out, config).reconstruct(cells, normalised=inputs.normalised)
+    _loaded(out, config).reconstruct(cells, normalised=inputs.normalised, cells_from=inputs.cells_from)
     return out
 
 
@@ -272,6 +276,7 @@ def _described(inputs: RunInputs, config: Config) -> dict[str, Any]:
             "spatial_key": inputs.spatial_key,
             "normalised": inputs.normalised,
             "donors": None if inputs.donors is None else list(inputs.donors),
+            "cells_from": inputs.cells_from,
             **_known(inputs.options),
         },
         "config": config.model_dump(mode="json"),

@@ -127,3 +127,17 @@ def test_variable_genes_are_few_and_in_order(plane):
     chosen = variable_genes(adata, 3)
     assert len(chosen) == 3 and (np.diff(chosen) > 0).all()
     assert len(variable_genes(adata, PEER_GENES)) == adata.n_vars
+
+
+def test_methods_learn_whose_slides_and_cells_are(tmp_path):
+    import anndata as ad
+
+    from spatialgears.bench.sets import simulated_donors
+
+    one, two, *_ = simulated_donors(None, 0)
+    files = TaskFiles(two, tmp_path)
+    assert [ad.read_h5ad(path).uns["donor"] for path in files.slides] == ["donor 1", "donor 2"]
+    assert ad.read_h5ad(files.cells).uns["donor"] == two.cells.uns["donor"] == "another donor"
+    before = one.fingerprint()
+    one.cells.uns["donor"] = "donor 1"
+    assert one.fingerprint() != before

@@ -122,6 +122,10 @@ def test_bad_input_is_told_on_standard_error(capsys, folder):
         (["check", "--st", "{st}", "--st-genes", "ids"], "no column 'ids'"),
         (["check", "--st", "{st}", "--coordinates", "x,y"], "two columns of .obs"),
         (["check", "--st", "{st}", "--donor", "a", "--donor", "b"], "donor for each of 1 slide"),
+        (
+            ["run", "--st", "{st}", "--sc", "{st}", "-o", "o", "--cells-from", "me"],
+            "same-donor or other-donor, found me",
+        ),
         (["check", "--st", "{st}", "--coordinates", "a", "--coordinates", "b"], "once per slide (1 times)"),
         (["simulate", "-o", "x", "--cells", "-3"], "--cells"),
     ],

@@ -86,6 +86,15 @@ def test_more_cells_or_unpaired_cells_leave_the_slides_alone():
         assert all(abs(a.X - b.X).sum() == 0 for a, b in zip(first.slides, other.slides, strict=True))
 
 
+def test_further_donors_leave_the_first_alone_and_are_named():
+    one, two = small(n_sections=2), small(n_sections=2, n_donors=2)
+    assert [slide.uns["donor"] for slide in two.slides] == ["donor 1", "donor 1", "donor 2", "donor 2"]
+    assert "donor" not in one.slides[0].uns
+    for alone, among in zip(one.slides, two.slides, strict=False):
+        assert (alone.X != among.X).nnz == 0
+    assert two.slides[2].shape != one.slides[0].shape or (two.slides[2].X != one.slides[0].X).nnz
+
+
 def test_planted_genes_vary_in_space_and_others_do_not(tissue):
     slide = tissue.slides[0]
     moran = morans_i(log_normal(slide), slide.obsm["spatial"])

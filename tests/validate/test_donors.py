@@ -4,7 +4,7 @@ import pytest
 
 from spatialgears.errors import InputError
 from spatialgears.validate import validate_inputs
-from spatialgears.validate.donors import Donors, donors_of
+from spatialgears.validate.donors import Donors, donors_of, whose_cells
 
 NAMES = ["slide 1", "slide 2"]
 
@@ -52,3 +52,14 @@ def test_the_question_that_a_left_out_slide_answers():
 def test_a_checkpoint_of_other_donors_is_another(slides):
     first, second = (validate_inputs(slides, donors=donors).digest() for donors in (["a", "a"], ["a", "b"]))
     assert first != second
+
+
+def test_cells_may_say_whose_they_are(small_tissue):
+    cells, donors = small_tissue.cells.copy(), Donors(("Ann", "Bob"), stated=True)
+    assert whose_cells(cells, donors) == "unknown"
+    assert whose_cells(cells, donors, "other-donor") == "other-donor"
+    cells.obs["donor"] = ["Ann", "Bob"] * (cells.n_obs // 2)
+    assert whose_cells(cells, donors) == "same-donor"
+    assert whose_cells(cells, Donors(("Ann",), stated=True)) == "other-donor"
+    with pytest.raises(InputError, match="'mine'"):
+        whose_cells(cells, donors, "mine")

@@ -30,7 +30,10 @@ class Confidence:
     bank
         (m, p) held-out spots, several views of each.
     ratios
-        (m,) sorted ratios of error to spread, whose quantiles turn a spread into a radius.
+        (m,) sorted ratios of error to spread, whose quantiles turn a spread into a radius: of what was left out as a whole,
+        if anything was.
+    own
+        (k,) the same of held-out spots of slides that were seen.
     far
         A cell whose distance to its nearest spots is larger resembles no spot.
     """
@@ -39,10 +42,13 @@ class Confidence:
     axes: Tensor
     bank: Tensor
     ratios: Tensor
+    own: Tensor
     far: float
 
     @classmethod
-    def fit(cls, features: Tensor, error: Tensor, spread: Tensor, *, spot: Tensor) -> Confidence:
+    def fit(
+        cls, features: Tensor, error: Tensor, spread: Tensor, *, spot: Tensor, own: Tensor | None = None
+    ) -> Confidence:
         """Calibrate on held-out spots.
 
         Parameters
@@ -55,6 +61,8 @@ class Confidence:
             (m,) how far each moves under dropout, in the model that was trained without it.
         spot
             (m,) the spot that each is a view of; a spot does not support itself.
+        own
+            (k,) ratios of error to spread of held-out spots of slides that were seen; None: these are such spots.
         """
         centre = features.mean(0)
         _, axes = torch.linalg.eigh((features - centre).T @ (features - centre))
@@ -63,7 +71,8 @@ class Confidence:
         some = torch.arange(0, len(bank), -(-len(bank) // MOST_JUDGED))
         distance = _support(bank[some], bank, own=(spot[some], spot))
         far = float(distance.quantile(FAR_QUANTILE)) * 1.25
-        return cls(centre, axes, bank, (error / spread).sort().values, far)
+        ratios = (error / spread).sort().values
+        return cls(centre, axes, bank, ratios, ratios if own is None else own.sort().values, far)
 
     def radii(self, spread: Tensor, level: float) -> NDArray[np.float32]:
         """(N,) radius that contains the true position of a cell with this spread with probability ``level``."""
@@ -73,10 +82,11 @@ class Confidence:
         """(N,) whether cells with features (N, f) resemble no spot; O(N m)."""
         return (_support((features - self.centre) @ self.axes, self.bank) > self.far).numpy()
 
-    def quantile(self, level: float) -> float:
-        """The finite-sample quantile of the ratios: ceil(level (m + 1)) of m."""
-        rank = int(np.ceil(level * (len(self.ratios) + 1)))
-        return float(self.ratios[min(rank, len(self.ratios)) - 1])
+    def quantile(self, level: float, *, own: bool = False) -> float:
+        """The finite-sample quantile of the ratios, or of the slides' ``own``: ceil(level (m + 1)) of m."""
+        ratios = self.own if own else self.ratios
+        rank = int(np.ceil(level * (len(ratios) + 1)))
+        return float(ratios[min(rank, len(ratios)) - 1])
 
     def tensors(self) -> dict[str, Tensor]:
         """For a model folder."""
@@ -85,6 +95,7 @@ class Confidence:
             "axes": self.axes,
             "bank": self.bank,
             "ratios": self.ratios,
+            "own": self.own,
             "far": torch.tensor(self.far, dtype=torch.float64),
         }
 
@@ -92,7 +103,7 @@ class Confidence:
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Confidence:
         """Back from :meth:`tensors`."""
         centre, axes, bank = tensors["centre"], tensors["axes"], tensors["bank"]
-        return cls(centre, axes, bank, tensors["ratios"], float(tensors["far"]))
+        return cls(centre, axes, bank, tensors["ratios"], tensors["own"], float(tensors["far"]))
 
 
 def error_of_mean(error: Tensor, spread: Tensor, *, noise: float, members: int) -> Tensor:

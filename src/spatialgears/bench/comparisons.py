@@ -198,6 +198,14 @@ COMPARISONS = (
         simulated=sets.other_individual,
     ),
     Comparison(
+        "donors",
+        "cells of another donor: embryos, STARmap, her2st and simulated individuals; accuracy and coverage by donors",
+        sets.DONORS,
+        ("default", "kNN on weighted PCA"),
+        ("spearman", "edge_auc", "shell_f1", "cover50", "cover90"),
+        simulated=sets.simulated_donors,
+    ),
+    Comparison(
         "simulated",
         "simulated tissue: domain shift, composition, depth and number of spots, varied one at a time",
         sets.sweeps,

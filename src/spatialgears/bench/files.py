@@ -19,7 +19,7 @@ from anndata import AnnData
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from spatialgears.bench.protocols import Task
+from spatialgears.bench.protocols import Task, donor
 from spatialgears.bench.references import poses, shared_genes
 
 #: Peers get at most this many genes: the most variable ones of the slides, as in their tutorials.
@@ -124,10 +124,11 @@ def _plain(
     obs: dict[str, np.ndarray] | None = None,
     obsm: dict[str, np.ndarray] | None = None,
 ) -> AnnData:
-    """Counts (float32, CSR) that every version of anndata can read, with names that do not reveal positions."""
+    """Counts (float32, CSR) that every version of anndata can read, with names that do not reveal positions; the donor."""
     return AnnData(
         X=sp.csr_matrix(adata.X, dtype=np.float32)[:, columns],
         obs=pd.DataFrame(obs, index=[f"o{i}" for i in range(adata.n_obs)]),
         var=pd.DataFrame(index=adata.var_names[columns].astype(object)),
         obsm=obsm,
+        uns=donor(adata),
     )

@@ -20,6 +20,7 @@ from spatialgears.bench.depth import score_depth
 from spatialgears.datasets import Tissue
 from spatialgears.datasets.spots import Layout
 from spatialgears.errors import InputError
+from spatialgears.validate.donors import KEY
 
 Score = Callable[[np.ndarray], dict[str, float]]
 
@@ -82,7 +83,7 @@ class Task:
             counts.sort_indices()
             for part in (counts.indptr, counts.indices, counts.data, adata.obsm.get("spatial", np.empty(0))):
                 digest.update(np.ascontiguousarray(part).tobytes())
-            digest.update("\n".join([*adata.obs_names, *adata.var_names]).encode())
+            digest.update("\n".join([*adata.obs_names, *adata.var_names, *donor(adata).values()]).encode())
         return digest.hexdigest()[:16]
 
 
@@ -118,10 +119,25 @@ def of_tissue(protocol: str, name: str, tissue: Tissue, **options: Any) -> Task:
 
 
 def blind(cells: AnnData, types: str | None = None) -> AnnData:
-    """The cells' counts, names and types, and nothing else that could reveal positions."""
+    """The cells' counts, names, types and donor, and nothing else that could reveal positions."""
     return AnnData(
-        X=sp.csr_matrix(cells.X), obs=cells.obs[[types] if types else []].copy(), var=cells.var[[]].copy()
+        X=sp.csr_matrix(cells.X),
+        obs=cells.obs[[types] if types else []].copy(),
+        var=cells.var[[]].copy(),
+        uns=donor(cells),
     )
+
+
+def donor(adata: AnnData) -> dict[str, str]:
+    """What ``uns`` says of the donor; empty if nothing."""
+    return {KEY: str(adata.uns[KEY])} if KEY in adata.uns else {}
+
+
+def of_donor(adata: AnnData, name: str) -> AnnData:
+    """A copy that says whose it is."""
+    adata = adata.copy()
+    adata.uns[KEY] = name
+    return adata
 
 
 def pseudo_visium(

@@ -7,9 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spatialgears import datasets
 from spatialgears.bench import protocols
 from spatialgears.bench.protocols import Task
+from spatialgears.runtime.seeds import numpy_rng
+from spatialgears.text import number
 
 #: Data folder and seed in, tasks out.
 Tasks = Callable[[Path | None, int], Iterator[Task]]
@@ -17,14 +21,25 @@ SIMULATED: dict[str, Any] = {"n_cells": 1000, "n_genes": 200, "n_sections": 1, "
 STRONG_SHIFT = 3.0  # between platforms: accuracy falls
 
 
-def public(protocol: str, name: str, title: str, heldout: str | None = None, **options: Any) -> Tasks:
+def public(
+    protocol: str,
+    name: str,
+    title: str,
+    heldout: str | None = None,
+    *,
+    donors: tuple[str, str],
+    **options: Any,
+) -> Tasks:
     """One task of a public set; ``heldout`` names the section to place, None: the set's default.
 
-    ``options`` are further attributes of the :class:`Task`.
+    ``donors`` are those of the slides and of the cells, ``options`` further attributes of the :class:`Task`.
     """
 
     def tasks(root: Path | None, seed: int) -> Iterator[Task]:
-        yield protocols.of_tissue(protocol, title, datasets.load(name, root, heldout=heldout), **options)
+        found = datasets.load(name, root, heldout=heldout)
+        slides = [protocols.of_donor(slide, donors[0]) for slide in found.slides]
+        tissue = replace(found, slides=slides, cells=protocols.of_donor(found.cells, donors[1]))
+        yield protocols.of_tissue(protocol, title, tissue, **options)
 
     return tasks
 
@@ -39,22 +54,29 @@ def together(*parts: Tasks) -> Tasks:
     return tasks
 
 
-MOUSE_ATLAS = public("pseudo-visium", "mouse_atlas", "Mouse Atlas", truth_on_slide=True)
-DLPFC = public("leave-section-out", "dlpfc", "DLPFC 151673 + 151674 → 151675")
+MOUSE_ATLAS = public("pseudo-visium", "mouse_atlas", "Mouse Atlas", donors=("E1", "E1"), truth_on_slide=True)
+DLPFC = public("leave-section-out", "dlpfc", "DLPFC 151673 + 151674 → 151675", donors=("Br8100", "Br8100"))
 HER2ST = {
-    patient: public("leave-section-out", f"her2st_{patient}", f"her2st {patient}1 + {patient}2 → {patient}3")
+    patient: public(
+        "leave-section-out",
+        f"her2st_{patient}",
+        f"her2st {patient}1 + {patient}2 → {patient}3",
+        donors=(patient, patient),
+    )
     for patient in "ADE"
 }
 HER2ST_SECTIONS = together(
     *(
-        public("leave-section-out", f"her2st_{p}", f"her2st {p}{a} + {p}{b} → {p}{c}", f"{p}{c}")
+        public(
+            "leave-section-out", f"her2st_{p}", f"her2st {p}{a} + {p}{b} → {p}{c}", f"{p}{c}", donors=(p, p)
+        )
         for p in "ADE"
         for a, b, c in ("123", "132", "231")
     )
 )
 STARMAP = together(
     *(
-        public("unpaired", "starmap_mpfc", f"STARmap {a} → {b}", b)
+        public("unpaired", "starmap_mpfc", f"STARmap {a} → {b}", b, donors=(a, b))
         for a, b in (("BZ5", "BZ9"), ("BZ9", "BZ5"))
     )
 )
@@ -85,6 +107,58 @@ def simulated_sections(_: Path | None, seed: int) -> Iterator[Task]:
     named = {f"section {i + 1}": slide for i, slide in enumerate(slides)}
     for task in protocols.leave_section_out(named, held_out=[list(named)[-1]]):
         yield replace(task, seeded=True)
+
+
+EMBRYOS = (
+    ("E1z2", "E3z2"),
+    ("E3z2", "E1z2"),
+    ("E1z2 + E1z5", "E3z2"),
+    ("half of E1z2", "E3z2"),
+    ("half of E3z2", "E1z2"),
+)
+PLACED = 3000  # cells of an embryo that are placed, at random
+
+
+def embryos(root: Path | None, seed: int) -> Iterator[Task]:
+    """Cells of one mouse embryo from pseudo-Visium spots of the other: a section, two sections, half a section."""
+    for slides, placed in EMBRYOS:
+        tissue = datasets.load("mouse_embryos", root, heldout=placed)
+        names = [name for name in datasets.REGISTRY["mouse_embryos"].sections if name != placed]
+        sections = dict(zip(names, tissue.slides, strict=True))
+        given = []
+        for name in slides.removeprefix("half of ").split(" + "):
+            spots = datasets.pseudo_visium(sections[name], grid=(30, 40))
+            if slides.startswith("half"):
+                along = np.asarray(spots.obsm["spatial"])[:, 1]
+                spots = spots[along < np.median(along)]
+            given.append(protocols.of_donor(spots, name[:2]))
+        some = np.sort(numpy_rng(0, "placed", placed).permutation(tissue.cells.n_obs)[:PLACED])
+        cells = protocols.of_donor(tissue.cells[some], placed[:2])
+        found = replace(tissue, slides=given, cells=cells, truth=tissue.truth[some].copy())
+        yield protocols.of_tissue("other donor", f"embryo {slides} → {placed}", found)
+
+
+def patients(root: Path | None, seed: int) -> Iterator[Task]:
+    """A section of one her2st patient from sections of two others."""
+    first = {p: datasets.load(f"her2st_{p}", root, heldout=f"{p}3").slides[0] for p in "ADE"}
+    sections = {f"{p}1": protocols.of_donor(slide, p) for p, slide in first.items()}
+    for task in protocols.leave_section_out(sections):
+        yield replace(task, protocol="other donor", name=f"her2st {task.name}")
+
+
+def simulated_donors(_: Path | None, seed: int) -> Iterator[Task]:
+    """Simulated cells of another individual, from slides of one, two, four and eight."""
+    for n_donors in (1, 2, 4, 8):
+        tissue = datasets.simulate_tissue(seed=seed, unpaired=True, n_donors=n_donors, **SIMULATED)
+        cells = protocols.of_donor(tissue.cells, "another donor")
+        slides = [protocols.of_donor(one, f"donor {i + 1}") for i, one in enumerate(tissue.slides)]
+        name = f"simulated, {number(n_donors, 'donor')}"
+        setting = {"donors": n_donors}
+        found = replace(tissue, slides=slides, cells=cells)
+        yield protocols.of_tissue("other donor", name, found, setting=setting, seeded=True)
+
+
+DONORS = together(embryos, STARMAP, patients, simulated_donors)
 
 
 def spot_grids(root: Path | None, seed: int) -> Iterator[Task]:

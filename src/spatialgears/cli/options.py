@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from spatialgears.config import Config
+    from spatialgears.validate.donors import CellsFrom
 
 _INPUT, _CONFIG = "Input", "Configuration"
 
@@ -45,6 +46,16 @@ Donor = Annotated[
         rich_help_panel=_INPUT,
         help="The donor of a slide, once per --st and in their order; the same name for slides of one donor. By default as "
         "the slide says (donor in .uns or .obs), and otherwise each slide is a donor of its own.",
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--cells-from",
+        metavar="same-donor|other-donor",
+        rich_help_panel=_INPUT,
+        help="Whether the cells are of a donor of the slides: radii are wider for another. Not known counts as another, "
+        "unless donor in the cells' .uns or .obs tells.",
     ),
 ]
 Layer = Annotated[
@@ -187,6 +198,16 @@ def check_paths(paths: Sequence[str]) -> None:
             f"There is no file or folder {', '.join(path[:200] for path in missing)}.",
             "Check the paths given to --st and --sc.",
         )
+
+
+def cells_from(text: str | None) -> CellsFrom | None:
+    """What ``--cells-from`` says, refused before anything is read."""
+    if text not in (None, "same-donor", "other-donor"):
+        raise InputError(
+            f"Expected --cells-from same-donor or other-donor, found {text}.",
+            "Leave it out if it is not known.",
+        )
+    return text  # type: ignore[return-value]
 
 
 def gene_list(texts: Sequence[str] | None) -> list[str]:

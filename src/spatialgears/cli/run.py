@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spatialgears.model import GEARS
     from spatialgears.reconstruction import Reconstruction
     from spatialgears.run import RunFolder
+    from spatialgears.validate.donors import CellsFrom
 
 Out = Annotated[
     Path,
@@ -42,6 +43,7 @@ def run(
     sc: Cells,
     out: Out,
     donor: options.Donor = None,
+    cells_from: options.From = None,
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     st_genes: options.StGenes = None,
@@ -62,6 +64,7 @@ def run(
 ) -> None:
     """Check, fit, reconstruct, self-check and report, in one folder; run again after a stop and it goes on."""
     settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
+    whose = options.cells_from(cells_from)
     options.require_room()
     options.check_paths([*st, sc])
     options.require_apart(out, [*st, sc], kind="folder")
@@ -93,6 +96,7 @@ def run(
         genes=shown,
         donors=donor,
         split=split,
+        cells_from=whose,
         options=chosen,
     )
     with _followed(out) as progress:
@@ -223,6 +227,7 @@ def reconstruct(
             help="The file to write: .h5ad, or .csv for the places alone.",
         ),
     ],
+    cells_from: options.From = None,
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     sc_genes: options.ScGenes = None,
@@ -242,6 +247,7 @@ def reconstruct(
     num_nodes: launch.NumNodes = None,
 ) -> None:
     """Place cells with a fitted model, in a map of their own: positions of two calls are not comparable."""
+    whose = options.cells_from(cells_from)
     options.require_room()
     options.check_paths([sc])
     options.require_output(out, [".h5ad", ".csv"], [sc, model], overwrite=overwrite)
@@ -270,7 +276,7 @@ def reconstruct(
     cells = read(
         sc, layer=sc_layer or layer, genes=sc_genes, transpose=transpose, backed=options.is_large(sc)
     )
-    placed = _place(fitted, cells, normalised=normalised)
+    placed = _place(fitted, cells, normalised=normalised, cells_from=whose)
     if not is_first():
         return
     from spatialgears.analysis.annotate import described
@@ -298,6 +304,7 @@ def report(
     st: Annotated[
         list[str] | None, typer.Option("--st", metavar="PATH", help="Slides to draw beside the cells.")
     ] = None,
+    cells_from: options.From = None,
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     st_genes: options.StGenes = None,
@@ -312,7 +319,7 @@ def report(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write the report of a fitted model and the cells it places."""
-    slides = st or []
+    slides, whose = st or [], options.cells_from(cells_from)
     options.require_room()
     options.check_paths([*slides, sc])
     options.require_output(out, [".html"], [*slides, sc, model], overwrite=overwrite)
@@ -338,7 +345,7 @@ def report(
             min_cells=1,
             names=inputs.names,
         )
-    placed = _place(fitted, inputs.cells, normalised=normalised)
+    placed = _place(fitted, inputs.cells, normalised=normalised, cells_from=whose)
     write_report(
         out,
         fitted,
@@ -369,9 +376,11 @@ def _followed(out: Path) -> Iterator[ProgressView]:
             raise
 
 
-def _place(model: GEARS, cells: AnnData, *, normalised: bool) -> Reconstruction:
+def _place(model: GEARS, cells: AnnData, *, normalised: bool, cells_from: CellsFrom | None) -> Reconstruction:
     with ProgressView() as progress:
-        return model.reconstruct(cells, normalised=normalised or None, progress=progress)
+        return model.reconstruct(
+            cells, normalised=normalised or None, cells_from=cells_from, progress=progress
+        )
 
 
 def _tell_checks(sentences: list[str], warnings: list[str]) -> None:

@@ -39,6 +39,7 @@ def simulate_tissue(
     dispersion: float = 0.3,
     dropout: float = 0.1,
     unpaired: bool = False,
+    n_donors: int = 1,
     seed: int = 0,
 ) -> Tissue:
     """Simulate a bean-shaped organ: sections in spots, and dissociated cells with their hidden places.
@@ -79,6 +80,9 @@ def simulate_tissue(
     unpaired
         The cells come from another individual: other proportions, layers, follicles, composition and gene
         levels.
+    n_donors
+        Individuals that ``n_sections`` slides each are of, named in their ``uns["donor"]``; they differ as the cells'
+        individual does from the first with ``unpaired``.
     seed
         The same seed and arguments give the same tissue.
 
@@ -97,18 +101,24 @@ def simulate_tissue(
     ((200, 60), 2, False)
     """
     _check_integers(n_cells=(n_cells, 10, 10**8), n_genes=(n_genes, 40, 10**5), seed=(seed, 0, 2**32 - 1))
-    _check_integers(n_sections=(n_sections, 1, 50), spots=(spots, 30, 10**6))
+    _check_integers(n_sections=(n_sections, 1, 50), n_donors=(n_donors, 1, 50), spots=(spots, 30, 10**6))
     _check_range(cell_depth=(cell_depth, 1, 1e6), spot_depth=(spot_depth, 1, 1e7), shift=(shift, 0, 10))
     _check_range(composition_shift=(composition_shift, 0, 5), deformation=(deformation, 0, 0.1))
     _check_range(dispersion=(dispersion, 0, 10), dropout=(dropout, 0, 0.95))
     anatomy = Anatomy.draw(numpy_rng(seed, "anatomy"))
     genes = Genes.draw(numpy_rng(seed, "genes"), n_genes, dispersion=dispersion)
     slides = []
-    for i in range(n_sections):
-        rng = numpy_rng(seed, "section", i)
-        section, z = anatomy.deformed(rng, deformation), (i - (n_sections - 1) / 2) * _SECTION_STEP
-        seen = genes.shifted(rng, 0.2 * shift)
+    for i in range(n_donors * n_sections):
+        donor, cut = divmod(i, n_sections)
+        rng, own, levels = numpy_rng(seed, "section", i), anatomy, genes
+        if donor:
+            drawn = numpy_rng(seed, "donor", donor)
+            own, levels = anatomy.relative(drawn), genes.shifted(drawn, 0.5)
+        section, z = own.deformed(rng, deformation), (cut - (n_sections - 1) / 2) * _SECTION_STEP
+        seen = levels.shifted(rng, 0.2 * shift)
         slides.append(_slide(section, z, seen, spots=spots, depth=spot_depth, rng=rng))
+        if n_donors > 1:
+            slides[-1].uns["donor"] = f"donor {donor + 1}"
     rng = numpy_rng(seed, "cells")
     bias = composition_shift * rng.normal(size=len(CELL_TYPES))
     genes = genes.shifted(numpy_rng(seed, "platform"), shift)

@@ -241,9 +241,11 @@ def evaluate_held_out(
                 if what == MISSED_SLIDE:
                     found = replace(found, words=f"{found.words} {donors.question(s)}")
                 checks.append(found)
-    last = judged[-1][2]
-    error = error_of_mean(last.error, last.spread, noise=noise, members=len(fit.members))
-    return checks, Confidence.fit(last.features, error, last.spread, spot=last.spot)
+    first, last = judged[0][2], judged[-1][2]
+    own, error = (
+        error_of_mean(one.error, one.spread, noise=noise, members=len(fit.members)) for one in (first, last)
+    )
+    return checks, Confidence.fit(last.features, error, last.spread, spot=last.spot, own=own / first.spread)
 
 
 def middle(error: Tensor, unit: Tensor) -> int:

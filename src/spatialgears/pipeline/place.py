@@ -22,12 +22,14 @@ from spatialgears.config import AssemblyConfig, Config
 from spatialgears.geometry.ensemble import Ensemble, Mapper
 from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.metrics.points import lay_on
+from spatialgears.pipeline import radii
 from spatialgears.pipeline.features import CellFeatures
 from spatialgears.pipeline.fitted import Fitted
 from spatialgears.runtime.processes import rank_and_size
 from spatialgears.runtime.progress import Clock, Progress, silent
 from spatialgears.runtime.seeds import child_seed, numpy_rng
 from spatialgears.text import number
+from spatialgears.validate.donors import CellsFrom
 
 BLOCK = 20_000  # cells whose features are held at once
 FOOTPRINT = 50_000  # points that show the tissue evenly filled
@@ -75,10 +77,13 @@ def place(
     config: Config,
     *,
     missing: NDArray[np.bool_],
+    cells_from: CellsFrom = "same-donor",
     workers: int = 1,
     progress: Progress = silent,
 ) -> Placement:
     """Place cells with counts (N, G) on the model's genes, of which some (G,) may be ``missing``.
+
+    Whose the cells are decides their radii, and nothing else.
 
     The best guess and the samples are computed side by side by ``workers`` threads, each of them in one thread: sums that
     are split over threads depend on their number, and so would the places.
@@ -110,7 +115,7 @@ def place(
         try:
             if rank_and_size()[1] > 1:  # processes must meet in one order
                 wait([best, *drawn])
-            found = _Placing(fitted, features, counts, config, seed)
+            found = _Placing(fitted, features, counts, config, seed, cells_from)
             return found.finish(best, drawn, each=pool.map, progress=progress)
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -138,6 +143,7 @@ class _Placing:
     counts: sparse.csr_matrix
     config: Config
     seed: int
+    cells_from: CellsFrom
 
     def finish(
         self, best: Future[Assembly], drawn: list[Future[Assembly]], *, each: Mapper, progress: Progress
@@ -157,17 +163,23 @@ class _Placing:
             for s, one in enumerate(drawn):
                 samples[s] = _onto(one.result().coords.astype(np.float64), coords)
                 progress("samples", s + 1, len(samples), {})
-        diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": strength}
+        diagnostics = {
+            **found.diagnostics,
+            "mode": found.mode,
+            "spacing": strength,
+            "cells_from": self.cells_from,
+        }
         if n_cells >= self.config.assembly.spacing_cells:  # fewer do not fill a tissue
             pitches = [slide.pitch for slide in self.fitted.slides]
             diagnostics["unfilled"] = unfilled(coords[:n_cells], slides, pitches)
         diagnostics["profile"] = {**found.profile, **clock.seconds}
+        half, most = radii.factors(self.fitted, self.cells_from)
         placed, centre = canonical(coords), coords.mean(0)
         turn = lay_on(coords - centre, placed.coords)
         return Placement(
             coords=placed.coords[:n_cells].astype(np.float32),
-            radius50=radius50.astype(np.float32),
-            radius90=radius90.astype(np.float32),
+            radius50=(half * radius50).astype(np.float32),
+            radius90=(most * radius90).astype(np.float32),
             outside=outside,
             samples=((samples[:, :n_cells] - centre) @ turn).astype(np.float32),
             slides=[((spots - centre) @ turn).astype(np.float32) for spots in slides],

@@ -232,6 +232,7 @@ def _confidence(seen: int) -> dict[str, TensorSpec]:
         "axes": TensorSpec((seen, axes), low=-2, high=2),
         "bank": TensorSpec((bank, axes), low=-100 * FEATURE, high=100 * FEATURE),
         "ratios": TensorSpec((bank,), low=0),
+        "own": TensorSpec((Axis("views of known slides", MOST_VIEWS),), low=0),
         "far": TensorSpec((), "F64", low=0),
     }
 

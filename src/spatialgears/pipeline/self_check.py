@@ -46,7 +46,6 @@ MEANING: Mapping[Verdict, tuple[str, str]] = {
         "the layout is right only in outline; read it with care",
     ),
 }
-ONE_DONOR = "Radii hold for cells of this donor only."
 ANYWHERE = 1.34  # RMS radii: nine tenths of a disk are within this of its centre
 LOCAL = 0.8  # edge AUC from which neighbouring spots are said to stay neighbours
 FEWEST_SPOTS = 10  # held-out spots of a slide that are worth a self-check
@@ -247,13 +246,12 @@ def not_held_out(spots: bool, slides: bool, *, donors: Donors) -> list[str]:
         return []
     if slides:
         return [
-            f"All slides are of one donor ({donors.names[0]}): how well cells of another donor are placed was not checked. "
-            f"{ONE_DONOR}"
+            f"All slides are of one donor ({donors.names[0]}): how well cells of another donor are placed was not checked."
         ]
     if len(donors.names) == 1:
         return [
             "There is one slide: how well cells of another section or donor are placed was not checked. They may be placed "
-            f"worse than the held-out spots. {ONE_DONOR}"
+            "worse than the held-out spots."
         ]
     return [
         "No slide is held out as a whole (geometry.slide_steps = 0, as in the preset quick), so how well cells of another "

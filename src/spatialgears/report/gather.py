@@ -16,6 +16,7 @@ from spatialgears.analysis.subject import Subject, subject_of
 from spatialgears.errors import InputError
 from spatialgears.metrics import canonical
 from spatialgears.metrics.points import spot_pitch
+from spatialgears.pipeline import radii
 from spatialgears.pipeline import self_check as selfcheck
 from spatialgears.plotting.values import domain_names
 from spatialgears.reconstruction import OF_PLACES, Reconstruction
@@ -115,9 +116,9 @@ def report_content(
     some = [np.sort(drawn(len(one), MOST_SPOTS)) for one in spots]
     kept = searched[: max(1, MOST_VALUES // max(len(rows) + sum(map(len, some)), 1))]
     level, words = verdict(placed.cell_check, checks, placed.outside)
-    one_donor = model.fitted_.donors.count == 1
-    if one_donor and np.isfinite(placed.radius90).all():
-        words += f" {selfcheck.ONE_DONOR}"
+    cells_from = placed.diagnostics.get("cells_from", "unknown")
+    if held := radii.words(model.fitted_, cells_from):
+        words += f" {held}"
     resembled = _resembled(subject, {subject.types: kinds, DOMAIN: domains})
     return ReportContent(
         title=f"{title}: {number(cells.n_obs, 'cell')} placed"
@@ -126,7 +127,7 @@ def report_content(
         names=list(placed.obs_names),
         verdict=words,
         level=level,
-        numbers=numbers(placed, checks, n_spots=list(map(len, spots)), spacing=spacing, one_donor=one_donor),
+        numbers=numbers(placed, checks, n_spots=list(map(len, spots)), spacing=spacing),
         warnings=list(dict.fromkeys([*placed.warnings, *(one.caution for one in sections if one.caution)])),
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),

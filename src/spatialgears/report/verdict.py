@@ -97,9 +97,8 @@ def numbers(
     *,
     n_spots: Sequence[int],
     spacing: float | None,
-    one_donor: bool = False,
 ) -> list[tuple[str, str]]:
-    """Cells, spots, typical error (of cells of the ``one_donor``), checks, and cells that no slide supports: name, value."""
+    """Cells, spots, typical error, checks and cells that no slide supports: name and value."""
     rows = [("Cells placed", f"{len(placed.coords):,}")]
     if n_spots:
         rows.append((f"Spots on {number(len(n_spots), 'slide')}", f"{sum(n_spots):,}"))
@@ -110,7 +109,8 @@ def numbers(
             if spacing
             else f"{half:.2f} RMS radii of the slide (90%: {most:.2f})"
         )
-        typical = "A typical cell of this donor" if one_donor else "A typical cell"
+        own = placed.diagnostics.get("cells_from") == "same-donor"
+        typical = "A typical cell of the slides' donors" if own else "A typical cell"
         rows.append((f"{typical} lies, with 50% probability, within", said))
     cells = placed.cell_check
     if cells is not None and cells.checked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from spatialgears.errors import InputError
 from spatialgears.text import number
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 KEY = "donor"  # of ``uns``, or of a column of ``obs``
+CellsFrom = Literal["same-donor", "other-donor", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,34 @@ def donors_of(slides: Sequence[AnnData], given: Sequence[str] | None, names: Seq
     return Donors(tuple(own), stated=any(name is not None for name in found))
 
 
+def whose_cells(cells: AnnData, donors: Donors, said: str | None = None) -> CellsFrom:
+    """Whether cells are of the slides' donors: as said, else as a donor in their ``uns`` or ``obs`` tells."""
+    if said is not None:
+        known = get_args(CellsFrom)
+        if said not in known:
+            raise InputError(
+                f"cells_from (--cells-from) is {said!r}.", f"Choose {', '.join(known[:-1])} or {known[-1]}."
+            )
+        return said  # type: ignore[return-value]
+    found = _named(cells)
+    if not found:
+        return "unknown"
+    return "same-donor" if donors.stated and set(found) <= set(donors.names) else "other-donor"
+
+
 def _own(slide: AnnData, name: str) -> str | None:
     """What a slide says of its donor itself."""
-    if isinstance(said := slide.uns.get(KEY), str) and said.strip():
-        return said.strip()
-    if KEY not in slide.obs:
-        return None
-    values = slide.obs[KEY].dropna().astype(str).unique()
+    values = _named(slide)
     if len(values) > 1:
         raise InputError(
             f"{name}: .obs[{KEY!r}] names {len(values)} donors ({', '.join(values[:4])}); expected one for a slide.",
             "Give the spots of each donor as a slide of its own, or say whose the slide is with donors= (--donor).",
         )
-    return str(values[0]) if len(values) else None
+    return values[0] if values else None
+
+
+def _named(adata: AnnData) -> list[str]:
+    """The donors that an AnnData names."""
+    if isinstance(said := adata.uns.get(KEY), str) and said.strip():
+        return [said.strip()]
+    return [] if KEY not in adata.obs else list(adata.obs[KEY].dropna().astype(str).str.strip().unique())
