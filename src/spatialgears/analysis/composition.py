@@ -80,11 +80,11 @@ def abundance(
         )
     types = lookup.labels(cells, key, "cells")
     totals = _totals(slide, cells_per_spot)
-    evidence, strengths = weigh(
+    evidence, settings = weigh(
         cells, slide, place=place, likeness=likeness, basis=basis, layer=layer, spatial_key=spatial_key, outside=outside,
         seed=seed,
     )  # fmt: skip
-    weights = matrix(evidence, strengths)
+    weights = matrix(evidence, settings, seed=seed)
     codes = np.asarray(types.codes)
     typed = np.flatnonzero(codes >= 0)
     shape = (slide.n_obs, len(types.categories))
@@ -115,7 +115,7 @@ def abundance(
     )
     found.layers["proportion"] = share.astype(np.float32)
     found.layers["low"], found.layers["high"] = low.astype(np.float32), high.astype(np.float32)
-    found.uns["gears_abundance"] = {"likeness": strengths.likeness, "place": strengths.place, "level": level}
+    found.uns["gears_abundance"] = settings.figures() | {"level": level}
     return found
 
 

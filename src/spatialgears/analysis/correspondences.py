@@ -59,7 +59,7 @@ def by_expression(
     its principal components; the place is the mean of the three spots of highest cosine. Only cells ``kept`` are
     matched and pooled.
     """
-    cells_raw, slide_counts, genes = shared(adata, slide, layer)
+    cells_raw, slide_counts, genes = _shared(adata, slide, layer)
     counts, raw = cells_raw
     anchors = np.sort(numpy_rng(seed, "anchors").permutation(kept)[:MAX_ANCHORS])
     _, near = KDTree(coords[kept]).query(
@@ -140,13 +140,10 @@ def given(pairs: Any, n_cells: int, spots: NDArray[np.float64]) -> Matches:
     return Matches(pairs[:, 0].astype(np.int64), spots[pairs[:, 1]], np.ones(len(pairs)))
 
 
-def shared(
+def shared_columns(
     adata: AnnData, slide: AnnData, layer: str | None
-) -> tuple[tuple[sparse.csr_matrix, bool], sparse.csr_matrix, NDArray[Any]]:
-    """Values of the shared genes in cells (n, G), whether they are counts, those in spots (m, G), and the genes' names.
-
-    A slide of values that are not counts is matched to cells that are.
-    """
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
+    """Columns of the genes that cells and slide share, in each, and their names (G,); of a repeated name, the first."""
     names = [
         pd.Index(lookup.gene_names(one, layer, name)) for one, name in ((adata, "adata"), (slide, "slide"))
     ]
@@ -157,11 +154,22 @@ def shared(
             f"{lookup.listed(names[0], 4)}; slide has {lookup.listed(names[1], 4)}.",
             'Use the same kind of gene names, or register with method="gromov", which needs none.',
         )
-    first = [
+    cells, spots = (
         pd.Series(np.arange(len(index)), index)[~index.duplicated()][genes].to_numpy() for index in names
-    ]
-    cells, cells_raw = lookup.expression(adata, first[0], layer=layer)
-    spots, spots_raw = lookup.expression(slide, first[1], layer=layer, name="slide")
+    )
+    return cells, spots, np.asarray(genes)
+
+
+def _shared(
+    adata: AnnData, slide: AnnData, layer: str | None
+) -> tuple[tuple[sparse.csr_matrix, bool], sparse.csr_matrix, NDArray[Any]]:
+    """Values of the shared genes in cells (n, G), whether they are counts, those in spots (m, G), and the genes' names.
+
+    A slide of values that are not counts is matched to cells that are.
+    """
+    *columns, genes = shared_columns(adata, slide, layer)
+    cells, cells_raw = lookup.expression(adata, columns[0], layer=layer)
+    spots, spots_raw = lookup.expression(slide, columns[1], layer=layer, name="slide")
     if spots_raw and not cells_raw:
         raise InputError(
             "slide holds counts, adata normalised values.",
@@ -169,7 +177,7 @@ def shared(
         )
     if cells_raw and not spots_raw:
         spots = matched_counts(spots, cells)
-    return (cells, cells_raw), spots, np.asarray(genes)
+    return (cells, cells_raw), spots, genes
 
 
 def _unit(x: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,28 +1,32 @@
 """What speaks for each spot as the origin of a cell: how near it lies to the cell's place, and how like it the cell is.
 
 The weight of spot j for cell i is ``exp(likeness cos_ij - place d_ij^2 / (2 s_i^2))``: cosine of their expression, distance on
-the slide, and spread of the cell's place. Where places are poor likeness should count, where expression is noise places should.
-Genes decide: some are kept out, the weights are computed without them, and these genes, read from the cells, are compared with
-the slide.
+the slide, and spread of the cell's place. A cell is noisy, so its profile is averaged with those of similar cells before it is
+compared; neighbouring spots are alike, so a weight is shared with the nearest spots.
+
+Where places are poor likeness should count, where expression is noise places should. Genes decide: some are kept out, the
+weights are computed without them, and these genes, read from the cells, are compared with the slide.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.spatial import KDTree
+from sklearn.neighbors import NearestNeighbors
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.correspondences import by_expression, shared
+from spatialgears.analysis.correspondences import by_expression, shared_columns
+from spatialgears.analysis.domains import components
 from spatialgears.analysis.registration import lay
 from spatialgears.errors import InputError
-from spatialgears.expression.normalise import Standardiser, dense, log_normalise
+from spatialgears.expression.normalise import STD_FLOOR, log_normalise
 from spatialgears.expression.panel import morans_i, typical_depth
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline.cell_check import balanced_parts, correlations, most_spatial
@@ -35,21 +39,44 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 2000  # cells whose weights for all spots are held at once
 COMPONENTS = 100  # of the spots' expression, by which cells and spots are compared where there are more genes
+SIMILAR, AMONG = (
+    15,
+    10_000,
+)  # cells that a profile is averaged with, and the most that they are looked for among
+NEAREST = 6  # spots that a weight is shared with
 PARTS = 5  # of the genes, kept out one after the other
-SOME_CELLS, SOME_SPOTS, SOME_GENES = 4000, 1000, 300  # that choose the strengths
-LIKENESS = (0.0, 7.0, 14.0, 28.0)
-PLACE = (0.0, 0.1, 0.3, 1.0)
-LEAST_EXPLAINED = 0.1  # by registration; slides of another tissue explain less
+SOME_CELLS, SOME_SPOTS, SOME_GENES = 3000, 3000, 300  # that choose the settings
+SCORED_CELLS = 10_000  # that score every gene
+LIKENESS, PLACE, SHARE = (0.0, 7.0, 14.0, 20.0), (0.0, 0.1, 0.3, 1.0), (0.0, 0.6)
+LEAST_EXPLAINED = 0.3  # by registration: simulated tissue of the same kind reaches 0.6 to 1, of another kind up to 0.2
 
 
 @dataclass(frozen=True)
-class Strengths:
-    """How much likeness and place count, and the mean correlation of kept-out genes that these strengths reach."""
+class Settings:
+    """How weights are computed, and the mean correlation of kept-out genes that they reach.
+
+    Attributes
+    ----------
+    likeness, place
+        Strengths.
+    similar
+        Share of a cell's profile that is taken from similar cells.
+    spread
+        Whether a weight is shared with the nearest spots.
+    score
+        Mean correlation over kept-out genes; NaN if it was not measured.
+    """
 
     likeness: float = 14.0
     place: float = 0.3
+    similar: float = 0.6
+    spread: bool = True
     score: float = float("nan")
-    tried: dict[tuple[float, float], float] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, float | bool]:
+        """By name, for ``uns``."""
+        names = ("likeness", "place", "similar", "spread", "score")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,109 +85,138 @@ class Evidence:
 
     Attributes
     ----------
-    genes, moran
-        (K,) the most spatial genes of the slide that both have, and their Moran's I.
-    cells, spots
-        (N, K) and (M, K) log-normalised expression.
-    raw
-        Whether they were counts.
+    logged
+        (N, G) log-normalised expression of the cells in all their genes.
+    columns, genes, moran
+        (K,) the most spatial genes of the slide that both have: columns of ``logged``, names, and Moran's I.
+    spots
+        (M, K) log-normalised expression of the spots.
     kept
         (N,) cells that count.
     coords, pitch
         (M, 2) of the spots, and their spacing.
+    similar
+        (N, N) the mean over the most similar cells of each.
     laid, spread
         (N, 2) places of the cells on the slide, (N,) standard deviation of each along an axis; None: places do not count.
     """
 
+    logged: sparse.csr_matrix
+    columns: NDArray[np.int64]
     genes: NDArray[Any]
     moran: NDArray[np.float64]
-    cells: sparse.csr_matrix
     spots: NDArray[np.float32]
-    raw: bool
     kept: NDArray[np.bool_]
     coords: NDArray[np.float64]
     pitch: float
+    similar: sparse.csr_matrix
     laid: NDArray[np.float64] | None = None
     spread: NDArray[np.float64] | None = None
 
-    def weigher(self, strengths: Strengths, *, hidden: NDArray[np.bool_] | None = None) -> Weigher:
-        """Computes weights with these strengths, without the genes ``hidden`` (K,)."""
-        weights = np.sqrt(np.clip(self.moran, 1e-6, None)).astype(np.float32)
-        if hidden is not None:
-            weights = np.where(hidden, 0, weights)
-        spots = Standardiser.fit(self.spots, raw=self.raw)(dense(self.spots)).numpy() * weights
-        basis = np.eye(spots.shape[1], dtype=np.float32)
-        if spots.shape[1] > COMPONENTS:
-            from sklearn.utils.extmath import randomized_svd
+    def some(self, cells: int, spots: int, seed: int) -> tuple[NDArray[np.int64], Evidence]:
+        """Random cells that count, and the evidence on random spots."""
+        rng = numpy_rng(seed, "some cells and spots")
+        rows = np.sort(rng.permutation(np.flatnonzero(self.kept))[:cells])
+        few = np.sort(rng.permutation(len(self.coords))[:spots])
+        return rows, replace(self, spots=self.spots[few], coords=self.coords[few])
 
-            basis = randomized_svd(spots, COMPONENTS, n_iter=4, random_state=0)[2].T.astype(np.float32)
-        unit = _unit(spots @ basis)
-        standardise = Standardiser.fit(self.cells[self.kept], raw=self.raw)
-        return Weigher(self, strengths, unit, basis * weights[:, None], standardise)
-
-    def subset(self, cells: NDArray[np.int64], spots: NDArray[np.int64]) -> Evidence:
-        """Of some cells and some spots."""
-        return Evidence(
-            genes=self.genes,
-            moran=self.moran,
-            cells=self.cells[cells],
-            spots=self.spots[spots],
-            raw=self.raw,
-            kept=self.kept[cells],
-            coords=self.coords[spots],
-            pitch=self.pitch,
-            laid=None if self.laid is None else self.laid[cells],
-            spread=None if self.spread is None else self.spread[cells],
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Weigher:
-    """Rows of the matrix of weights, in chunks of cells."""
-
-    evidence: Evidence
-    strengths: Strengths
-    spots: NDArray[np.float32]
-    projection: NDArray[np.float32]
-    standardise: Standardiser
-
-    def cosine(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(n, M) cosine of some cells with all spots."""
-        z = self.standardise(dense(self.evidence.cells[rows])).numpy() @ self.projection
-        return _unit(z) @ self.spots.T
+    def profiles(self, rows: NDArray[np.int64], similar: float) -> NDArray[np.float32]:
+        """(n, K) of some cells, averaged with similar ones."""
+        own = self.logged[rows][:, self.columns]
+        if similar:
+            near = self.similar[rows]
+            met, position = np.unique(near.indices, return_inverse=True)
+            near = sparse.csr_matrix((near.data, position, near.indptr), (len(rows), len(met)))
+            own = (1 - similar) * own + similar * (near @ self.logged[met][:, self.columns])
+        return np.asarray(own.toarray(), np.float32)
 
     def distance(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, M) half the squared distance of some cells from all spots, in the spread of each cell's place."""
-        laid, spread, spots = self.evidence.laid, self.evidence.spread, self.evidence.coords
-        assert laid is not None and spread is not None
-        centre = spots.mean(0)
-        x, y = laid[rows] - centre, spots - centre
+        assert self.laid is not None and self.spread is not None
+        centre = self.coords.mean(0)
+        x, y = self.laid[rows] - centre, self.coords - centre
         square = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
-        return (square / (2 * spread[rows, None] ** 2)).astype(np.float32)
+        return (square / (2 * self.spread[rows, None] ** 2)).astype(np.float32)
 
-    def chunks(self, size: int = CHUNK) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Cells that count, by position, and their weights (n, M), each row with a sum of one."""
-        counted = np.flatnonzero(self.evidence.kept)
-        for start in range(0, len(counted), size):
-            rows = counted[start : start + size]
-            yield rows, softmax(self.logits(rows))
+    def sharing(self) -> sparse.csr_matrix:
+        """(M, M) the matrix that shares a spot's weight equally with its nearest."""
+        k = min(NEAREST + 1, len(self.coords))
+        index = KDTree(self.coords).query(self.coords, k=np.arange(1, k + 1))[1]
+        ends = np.arange(0, index.size + 1, k)
+        return sparse.csr_matrix((np.full(index.size, 1 / k, np.float32), index.ravel(), ends))
 
-    def logits(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(n, M) log weights of some cells, up to a constant for each cell."""
-        out = np.zeros((len(rows), len(self.spots)), np.float32)
-        if self.strengths.likeness:
-            out += np.float32(self.strengths.likeness) * self.cosine(rows)
-        if self.strengths.place and self.evidence.laid is not None:
-            out -= np.float32(self.strengths.place) * self.distance(rows)
-        return out
+    def on_slide(self, settings: Settings) -> NDArray[np.float32]:
+        """(N,) how much of each cell is on the slide: one up to a pitch from the nearest spot, and less beyond."""
+        share = self.kept.astype(np.float32)
+        if settings.place and self.laid is not None and self.spread is not None:
+            gap = np.maximum(KDTree(self.coords).query(self.laid)[0] - self.pitch, 0)
+            share *= np.exp(-(gap**2) / (2 * self.spread**2))
+        return share
 
 
-def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each row as weights with a sum of one; changes its argument."""
-    logits -= logits.max(1, keepdims=True)
-    np.exp(logits, out=logits)
-    logits /= logits.sum(1, keepdims=True)
-    return logits
+@dataclass(frozen=True, eq=False)
+class Likeness:
+    """Compares profiles (n, K) of cells with those of spots, each standardised over its own kind, genes weighted."""
+
+    mean: NDArray[np.float32]
+    projection: NDArray[np.float32]
+    spots: NDArray[np.float32]
+
+    @classmethod
+    def of(
+        cls, evidence: Evidence, typical: NDArray[np.float32], hidden: NDArray[np.bool_] | None = None
+    ) -> Likeness:
+        """Of all spots, and cells that are like ``typical`` ones (n, K) in mean and spread; without genes ``hidden`` (K,)."""
+        weights = np.sqrt(np.clip(evidence.moran, 1e-6, None)).astype(np.float32)
+        if hidden is not None:
+            weights = np.where(hidden, 0, weights)
+        own = evidence.spots
+        spots = (own - own.mean(0)) * (weights / (own.std(0) + _floor(own)))
+        basis = np.eye(len(weights), dtype=np.float32)
+        if len(weights) > COMPONENTS and len(spots) > COMPONENTS:
+            from sklearn.utils.extmath import randomized_svd
+
+            basis = randomized_svd(spots, COMPONENTS, n_iter=4, random_state=0)[2].T.astype(np.float32)
+        scale = weights / (typical.std(0) + _floor(typical))
+        return cls(typical.mean(0), basis * scale[:, None], _unit(spots @ basis))
+
+    def cosine(self, profiles: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(n, M)."""
+        return _unit((profiles - self.mean) @ self.projection) @ self.spots.T
+
+
+def chunks(
+    evidence: Evidence, settings: Settings, *, seed: int, size: int | None = None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Cells that count, by position, and their weights (n, M), each row with a sum of one."""
+    counted, size = np.flatnonzero(evidence.kept), size or CHUNK
+    some = evidence.some(SOME_CELLS, len(evidence.coords), seed)[0]
+    likeness = Likeness.of(evidence, evidence.profiles(some, settings.similar))
+    sharing = evidence.sharing()
+    for start in range(0, len(counted), size):
+        rows = counted[start : start + size]
+        cosine = likeness.cosine(evidence.profiles(rows, settings.similar)) if settings.likeness else None
+        distance = evidence.distance(rows) if settings.place and evidence.laid is not None else None
+        yield rows, weighed(settings, cosine, distance, sharing)
+
+
+def weighed(
+    settings: Settings,
+    cosine: NDArray[np.float32] | None,
+    distance: NDArray[np.float32] | None,
+    sharing: sparse.csr_matrix,
+) -> NDArray[np.float32]:
+    """Weights (n, M) with rows that sum to one."""
+    logits = np.float32(0)
+    if cosine is not None:
+        logits = np.float32(settings.likeness) * cosine
+    if distance is not None:
+        logits = logits - np.float32(settings.place) * distance
+    weights: NDArray[np.float32] = np.exp(logits - np.max(logits, axis=1, keepdims=True))
+    if settings.spread:
+        weights = (sharing @ weights.T).T
+    weights /= weights.sum(1, keepdims=True)
+    return weights
 
 
 def gather(
@@ -177,20 +233,126 @@ def gather(
     """What cells and slide share; registers the cells if ``basis`` names no places on the slide."""
     coords = lookup.places(slide, spatial_key, "slide")
     kept = lookup.counted(adata, outside)
-    (counts, raw), spot_counts, genes = shared(adata, slide, layer)
-    target = typical_depth(counts[kept]) if raw else 1.0
-    moran = morans_i(spot_counts, coords, target=target, raw=raw)
-    chosen = most_spatial(moran)
-    logged = (log_normalise(x, target) if raw else x for x in (counts, spot_counts))
-    cells, spots = (sparse.csr_matrix(x[:, chosen], dtype=np.float32) for x in logged)
+    of_cells, of_spots, genes = shared_columns(adata, slide, layer)
     laid, spread, pitch = None, None, spot_pitch(coords)
     if places:
         laid, unit = _on_slide(adata, slide, coords, kept, basis=basis, layer=layer, seed=seed)
         own = lookup.spreads(adata, "gears_radius50", np.ones(adata.n_obs, bool)) if _radii(adata) else 0.0
         spread = np.sqrt((unit * own) ** 2 + (pitch / 2) ** 2) * np.ones(adata.n_obs)
+    logged, target = _logged(adata, layer, "cells", None, kept)
+    spots = _logged(slide, layer, "slide", target)[0][:, of_spots]
+    moran = morans_i(spots, coords, raw=False)
+    chosen = most_spatial(moran)
     return Evidence(
-        genes[chosen], moran[chosen], cells, spots.toarray(), raw, kept, coords, pitch, laid, spread
+        logged=logged,
+        columns=of_cells[chosen],
+        genes=genes[chosen],
+        moran=moran[chosen],
+        spots=spots[:, chosen].toarray(),
+        kept=kept,
+        coords=coords,
+        pitch=pitch,
+        similar=_similar(logged, kept, seed=seed),
+        laid=laid,
+        spread=spread,
     )
+
+
+def choose(evidence: Evidence, *, place: float | None, likeness: float | None, seed: int) -> Settings:
+    """The settings with which kept-out genes, read from the cells, follow the slide best.
+
+    Strengths that are given stay as they are. Some cells, some spots and the most spatial genes decide.
+    """
+    places = (PLACE if place is None else (place,)) if evidence.laid is not None else (0.0,)
+    strengths = [(b, a) for b in (LIKENESS if likeness is None else (likeness,)) for a in places if a or b]
+    if not strengths:
+        raise InputError("Neither place nor likeness counts.", "Give one of them a strength above 0.")
+    trial = Trial(evidence, seed=seed)
+    best = trial.best([Settings(b, a) for b, a in strengths])
+    best = trial.best([replace(best, similar=share) for share in SHARE])
+    best = trial.best([replace(best, spread=spread) for spread in (True, False)])
+    logger.info("kept-out genes choose %s", best)
+    return best
+
+
+class Trial:
+    """Kept-out genes on some cells and spots; cosines are computed once for each part of the genes."""
+
+    def __init__(
+        self, evidence: Evidence, *, cells: int = SOME_CELLS, genes: int = SOME_GENES, seed: int
+    ) -> None:
+        self.rows, self.evidence = evidence.some(cells, SOME_SPOTS, seed)
+        self.genes = np.argsort(-evidence.moran, kind="stable")[:genes]
+        self.part = balanced_parts(evidence.moran, PARTS, seed=seed)
+        self.values = self.evidence.profiles(self.rows, 0.0)[:, self.genes]
+        self.sharing = self.evidence.sharing()
+        self.distance = None if evidence.laid is None else self.evidence.distance(self.rows)
+        self.cosines: dict[float, list[NDArray[np.float32]]] = {}
+
+    def best(self, settings: list[Settings]) -> Settings:
+        """Of some settings the one with the highest mean correlation; the first of equals."""
+        scored = [replace(one, score=float(self.scores(one).mean())) for one in settings]
+        return max(scored, key=lambda one: one.score)
+
+    def scores(self, settings: Settings) -> NDArray[np.float64]:
+        """Correlation (g,) of each kept-out gene with the slide."""
+        return correlations(self.evidence.spots[:, self.genes], self.predicted(settings))
+
+    def predicted(self, settings: Settings) -> NDArray[np.float32]:
+        """(M, g) the genes, each read by weights that were computed without it."""
+        found = np.zeros((len(self.evidence.coords), len(self.genes)), np.float32)
+        for number in range(PARTS):
+            mine = np.flatnonzero(self.part[self.genes] == number)
+            if len(mine):
+                cosine = self._cosines(settings.similar)[number] if settings.likeness else None
+                distance = self.distance if settings.place else None
+                weights = weighed(settings, cosine, distance, self.sharing)
+                mass = np.maximum(weights.sum(0), 1e-30)[:, None]
+                found[:, mine] = (weights.T @ self.values[:, mine]) / mass
+        return found
+
+    def _cosines(self, similar: float) -> list[NDArray[np.float32]]:
+        if similar not in self.cosines:
+            own = self.evidence.profiles(self.rows, similar)
+            parts = (Likeness.of(self.evidence, own, self.part == number) for number in range(PARTS))
+            self.cosines = {
+                similar: [part.cosine(own) for part in parts]
+            }  # those of another share are not needed again
+        return self.cosines[similar]
+
+
+def _logged(
+    adata: AnnData,
+    layer: str | None,
+    name: str,
+    target: float | None,
+    kept: NDArray[np.bool_] | None = None,
+) -> tuple[sparse.csr_matrix, float]:
+    """Log-normalised values (n, G), and the depth that counts were scaled to; values that are no counts stay."""
+    values, raw = lookup.expression(adata, layer=layer, name=name)
+    target = target or typical_depth(values if kept is None else values[kept])
+    return (log_normalise(values, target) if raw else values), target
+
+
+def _similar(logged: sparse.csr_matrix, kept: NDArray[np.bool_], *, seed: int) -> sparse.csr_matrix:
+    """(N, N) the mean over the cells most similar to each in the principal components of all genes."""
+    rows = np.flatnonzero(kept)
+    unit = _unit(components(logged[rows], seed=seed).astype(np.float32))
+    among = np.sort(numpy_rng(seed, "similar").permutation(len(rows))[:AMONG])
+    k = min(SIMILAR, len(among) - 1)
+    index = (
+        NearestNeighbors(n_neighbors=k + 1, algorithm="brute")
+        .fit(unit[among])
+        .kneighbors(unit, return_distance=False)
+    )
+    found = rows[among[index]]
+    other = found != rows[:, None]
+    other[other.all(1), -1] = False  # a cell that is not among them has k + 1 others
+    lengths = np.zeros(len(kept), np.int64)
+    lengths[rows] = other.sum(1)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    data = np.repeat((1 / np.maximum(other.sum(1), 1)).astype(np.float32), other.sum(1))
+    return sparse.csr_matrix((data, found[other], ends), (len(kept), len(kept)))
 
 
 def _radii(adata: AnnData) -> bool:
@@ -225,68 +387,10 @@ def _on_slide(
     return laid, float(fit["scale"])
 
 
-def choose(evidence: Evidence, *, place: float | None, likeness: float | None, seed: int) -> Strengths:
-    """The strengths with which kept-out genes, read from the cells, follow the slide best.
-
-    Strengths that are given stay as they are. Some cells, some spots and the most spatial genes decide.
-    """
-    places = (PLACE if place is None else (place,)) if evidence.laid is not None else (0.0,)
-    tried = [
-        Strengths(b, a) for b in (LIKENESS if likeness is None else (likeness,)) for a in places if a or b
-    ]
-    if not tried:
-        raise InputError("Neither place nor likeness counts.", "Give one of them a strength above 0.")
-    if len(tried) == 1:
-        return tried[0]
-    some = _some(evidence, seed)
-    scores = np.stack([kept_out(some, one, seed=seed)[0] for one in tried])  # (tried, genes)
-    mean = scores.mean(1)
-    best = int(np.argmax(mean))
-    found = {(one.likeness, one.place): float(score) for one, score in zip(tried, mean, strict=True)}
-    logger.info(
-        "likeness %g, place %g: kept-out genes r %.3f", tried[best].likeness, tried[best].place, mean[best]
-    )
-    return Strengths(tried[best].likeness, tried[best].place, float(mean[best]), found)
-
-
-def _some(evidence: Evidence, seed: int) -> Evidence:
-    rng = numpy_rng(seed, "strengths")
-    cells = np.sort(rng.permutation(np.flatnonzero(evidence.kept))[:SOME_CELLS])
-    return evidence.subset(cells, np.sort(rng.permutation(len(evidence.coords))[:SOME_SPOTS]))
-
-
-def kept_out(
-    evidence: Evidence, strengths: Strengths, *, seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float32]]:
-    """Correlation (g,) of kept-out genes with the slide, which genes they are (g,), and their prediction (M, g)."""
-    genes = np.argsort(-evidence.moran, kind="stable")[:SOME_GENES]
-    part = balanced_parts(evidence.moran, PARTS, seed=seed)
-    predicted = np.zeros((len(evidence.coords), len(genes)), np.float32)
-    for number in range(PARTS):
-        mine = np.flatnonzero(part[genes] == number)
-        if len(mine):
-            weigher = evidence.weigher(strengths, hidden=part == number)
-            predicted[:, mine] = read(weigher, evidence.cells[:, genes[mine]])
-    return correlations(evidence.spots[:, genes], predicted), genes, predicted
-
-
-def read(weigher: Weigher, values: sparse.csr_matrix) -> NDArray[np.float32]:
-    """Mean (M, g) of the cells' values (N, g) at each spot."""
-    total, mass = np.zeros((len(weigher.spots), values.shape[1]), np.float32), np.zeros(len(weigher.spots))
-    for rows, weights in weigher.chunks():
-        total += np.asarray((values[rows].T @ weights).T)
-        mass += weights.sum(0)
-    mean: NDArray[np.float32] = (total / np.maximum(mass, 1e-30)[:, None]).astype(np.float32)
-    return mean
-
-
-def on_slide(evidence: Evidence, strengths: Strengths) -> NDArray[np.float32]:
-    """(N,) how much of each cell is on the slide: one up to a pitch from the nearest spot, and less beyond."""
-    share = evidence.kept.astype(np.float32)
-    if strengths.place and evidence.laid is not None and evidence.spread is not None:
-        gap = np.maximum(KDTree(evidence.coords).query(evidence.laid)[0] - evidence.pitch, 0)
-        share *= np.exp(-(gap**2) / (2 * evidence.spread**2))
-    return share
+def _floor(x: NDArray[np.float32]) -> float:
+    """Added to standard deviations, so that a gene hardly expressed is not inflated."""
+    std = x.std(0)
+    return min(STD_FLOOR, 0.1 * float(np.median(std[std > 0]))) if (std > 0).any() else STD_FLOOR
 
 
 def _unit(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.spatial import KDTree
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.evidence import Evidence, Strengths, kept_out
+from spatialgears.analysis.evidence import SCORED_CELLS, Evidence, Settings, Trial
 from spatialgears.analysis.weights import matrix, weigh
 from spatialgears.errors import InputError
 from spatialgears.pipeline.cell_check import correlations
@@ -89,17 +89,15 @@ def impute(
         else lookup.gene_columns(cells, genes, layer=layer, name="cells")
     )
     at = None if places is None else _checked(places)
-    evidence, strengths = weigh(
+    evidence, settings = weigh(
         cells, slide, place=place, likeness=likeness, basis=basis, layer=layer, spatial_key=spatial_key, outside=outside,
         seed=seed,
     )  # fmt: skip
-    logged = lookup.log_expression(cells, layer=layer, name="cells")
+    logged = evidence.logged
     names = lookup.gene_names(cells, layer, "cells")
-    weights = matrix(evidence, strengths)
+    weights = matrix(evidence, settings, seed=seed)
     reader = Reader.of(weights, evidence.kept, seed=seed)
-    table = _scores(
-        evidence, strengths, reader, logged, names, slide, layer=layer, columns=columns, seed=seed
-    )
+    table = _scores(evidence, settings, reader, logged, names, slide, layer=layer, columns=columns, seed=seed)
     values = reader.read(logged[:, columns])
     mass, coords = np.asarray(weights.sum(0)).ravel(), evidence.coords
     obs = pd.DataFrame({"gears_cells": mass}, index=slide.obs_names)
@@ -113,11 +111,7 @@ def impute(
     from anndata import AnnData
 
     found = AnnData(np.asarray(values, np.float32), obs=obs, var=table, obsm={"spatial": coords.copy()})
-    found.uns["gears_impute"] = {
-        "likeness": strengths.likeness,
-        "place": strengths.place,
-        "score": float(strengths.score),
-    }
+    found.uns["gears_impute"] = settings.figures()
     return found
 
 
@@ -156,7 +150,7 @@ class Reader:
 
 def _scores(
     evidence: Evidence,
-    strengths: Strengths,
+    settings: Settings,
     reader: Reader,
     logged: sparse.csr_matrix,
     names: NDArray[Any],
@@ -167,9 +161,9 @@ def _scores(
     seed: int,
 ) -> pd.DataFrame:
     """One row per gene: score, whether it was measured, and what an unmeasured score rests on."""
-    r, scored, _ = kept_out(evidence, strengths, seed=seed)
-    measured = pd.Series(r, evidence.genes[scored])
-    known = pd.Index(names).get_indexer(measured.index)
+    trial = Trial(evidence, cells=SCORED_CELLS, genes=len(evidence.genes), seed=seed)
+    r, known = trial.scores(settings), evidence.columns[trial.genes]
+    measured = pd.Series(r, evidence.genes[trial.genes])
     detected = np.asarray((logged[evidence.kept] > 0).mean(0)).ravel()
     reliable = reader.reliability(logged[:, np.concatenate([known, columns])])
     describe = np.column_stack([np.ones(len(reliable)), reliable, detected[np.concatenate([known, columns])]])

@@ -106,7 +106,7 @@ def transfer(
         weigh(cells, one, **options, spatial_key=spatial_key, outside=outside, seed=seed)  # type: ignore[arg-type]
         for one in slides
     ]
-    weights = [matrix(*one) for one in found]
+    weights = [matrix(*one, seed=seed) for one in found]
     numeric = all(_numeric(one.obs[key]) for one in slides)
     if numeric:
         values = [one.obs[key].to_numpy(np.float64) for one in slides]

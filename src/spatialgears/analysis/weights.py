@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.evidence import Evidence, Strengths, choose, gather, on_slide
+from spatialgears.analysis.evidence import Evidence, Settings, choose, chunks, gather
 from spatialgears.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def spot_weights(
     slide
         Spots with ``obsm[spatial_key]``; the model need not have been fitted on it.
     place, likeness
-        Strengths; 0: does not count, 1 for ``place``: as the radii say. None: chosen by kept-out genes.
+        Settings; 0: does not count, 1 for ``place``: as the radii say. None: chosen by kept-out genes.
     basis
         Key of ``cells.obsm`` with places on this slide, from :func:`spatialgears.tl.register`. None: the cells are registered.
     layer
@@ -81,11 +81,11 @@ def spot_weights(
     >>> weights.shape == (400, tissue.slides[0].n_obs), bool(weights.sum(1).max() < 1.001)
     (True, True)
     """
-    evidence, strengths = weigh(
+    evidence, settings = weigh(
         cells, slide, place=place, likeness=likeness, basis=basis, layer=layer, spatial_key=spatial_key, outside=outside,
         seed=seed,
     )  # fmt: skip
-    return matrix(evidence, strengths)
+    return matrix(evidence, settings, seed=seed)
 
 
 def weigh(
@@ -99,7 +99,7 @@ def weigh(
     spatial_key: str,
     outside: str | None,
     seed: int,
-) -> tuple[Evidence, Strengths]:
+) -> tuple[Evidence, Settings]:
     """The evidence, and how much place and likeness count."""
     for name, value in (("place", place), ("likeness", likeness)):
         if value is not None and not 0 <= value < np.inf:
@@ -112,12 +112,12 @@ def weigh(
     return evidence, choose(evidence, place=place, likeness=likeness, seed=seed)
 
 
-def matrix(evidence: Evidence, strengths: Strengths) -> sparse.csr_matrix:
+def matrix(evidence: Evidence, settings: Settings, *, seed: int) -> sparse.csr_matrix:
     """All weights (N, M), without those that hardly count."""
     n_cells, n_spots = len(evidence.kept), len(evidence.coords)
     most = min(max(ENTRIES // n_cells, FEWEST), n_spots)
-    share, parts, lengths = on_slide(evidence, strengths), [], np.zeros(n_cells, np.int64)
-    for rows, weights in evidence.weigher(strengths).chunks():
+    share, parts, lengths = evidence.on_slide(settings), [], np.zeros(n_cells, np.int64)
+    for rows, weights in chunks(evidence, settings, seed=seed):
         least = np.full(len(rows), NEGLIGIBLE / n_spots, np.float32)
         if most < n_spots:
             least = np.maximum(least, np.partition(weights, n_spots - most, axis=1)[:, n_spots - most])
