@@ -11,6 +11,8 @@ from spatialgears.analysis import weights as module
 from spatialgears.analysis.composition import Draw
 from spatialgears.errors import InputError
 
+GIVEN = {"place": 0.3, "likeness": 14.0}  # where the choice of strengths is not what is tested
+
 
 @pytest.fixture
 def named(planted_slide):
@@ -49,14 +51,13 @@ def test_cells_outside_or_off_the_slide_weigh_less(planted, named):
 
 
 def test_chunks_and_sparsity_change_nothing_that_matters(planted, named, monkeypatch):
-    options = {"place": 0.3, "likeness": 14.0}
-    whole = sg.tl.spot_weights(planted, named, **options)
+    whole = sg.tl.spot_weights(planted, named, **GIVEN)
     monkeypatch.setattr("spatialgears.analysis.evidence.CHUNK", 37)
     np.testing.assert_allclose(
-        sg.tl.spot_weights(planted, named, **options).toarray(), whole.toarray(), atol=1e-6
+        sg.tl.spot_weights(planted, named, **GIVEN).toarray(), whole.toarray(), atol=1e-6
     )
     monkeypatch.setattr(module, "ENTRIES", 1)
-    fewest = sg.tl.spot_weights(planted, named, **options)
+    fewest = sg.tl.spot_weights(planted, named, **GIVEN)
     assert np.median(np.diff(fewest.indptr)) <= module.FEWEST
     np.testing.assert_allclose(fewest.sum(1), whole.sum(1), atol=1e-5)
 
@@ -66,12 +67,20 @@ def test_places_count_where_expression_is_noise_and_likeness_where_places_are(pl
     planted.obsm["laid"] = planted.obsm["X_gears"].astype(float)
     poor = planted.copy()
     poor.obsm["laid"] = rng.permutation(poor.obsm["laid"])
-    by_likeness = sg.tl.impute(poor, named, basis="laid").uns["gears_impute"]
-    assert by_likeness["place"] == 0 and by_likeness["likeness"] > 0
-    # expression that is weak, but follows the place
-    weak = planted.copy()
+    for averaged in (True, False):
+        assert chosen(poor, named, averaged).place <= 0.03 and chosen(poor, named, averaged).likeness > 0
+    weak = planted.copy()  # expression that is weak, but follows the place
     weak.X = sparse.csr_matrix(rng.binomial(weak.X.toarray().astype(int), 0.1).astype(np.float32))
-    assert sg.tl.impute(weak, named, basis="laid").uns["gears_impute"]["place"] > 0
+    assert chosen(weak, named, averaged=False).place >= 0.1
+    of_genes = chosen(weak, named, averaged=True)
+    assert of_genes.place >= 0.1 or of_genes.likeness == 0 < of_genes.place
+
+
+def chosen(cells, slide, averaged):
+    options = dict.fromkeys(("place", "likeness", "layer", "outside"))
+    return module.weigh(
+        cells, slide, **options, basis="laid", spatial_key="spatial", averaged=averaged, seed=0
+    )[1]
 
 
 def test_labels_come_with_a_probability(planted, named):
@@ -80,18 +89,20 @@ def test_labels_come_with_a_probability(planted, named):
     assert right.mean() > 0.8
     table = planted.obsm["gears_island"]
     np.testing.assert_allclose(table.to_numpy().max(1), planted.obs["gears_island_probability"])
-    thin = sg.tl.transfer(planted, named, "island", least=1.0, copy=True)
+    thin = sg.tl.transfer(planted, named, "island", least=1.0, **GIVEN, copy=True)
     assert (thin.obs["gears_island"] == "none").mean() > 0.5
 
 
 def test_numbers_come_with_a_spread(planted, named):
-    sg.tl.transfer(planted, named, "right")
+    sg.tl.transfer(planted, named, "right", **GIVEN)
     assert np.corrcoef(planted.obs["gears_right"], planted.obsm["X_gears"][:, 0])[0, 1] > 0.9
     assert (planted.obs["gears_right_sd"] > 0).all()
 
 
 def test_several_slides_are_averaged(planted, named):
-    one, two = (sg.tl.transfer(planted, slides, "island", copy=True) for slides in (named, [named, named]))
+    one, two = (
+        sg.tl.transfer(planted, slides, "island", **GIVEN, copy=True) for slides in (named, [named, named])
+    )
     np.testing.assert_allclose(one.obsm["gears_island"], two.obsm["gears_island"])
 
 
@@ -99,7 +110,7 @@ def test_kept_out_genes_score_the_prediction(planted, named):
     found = sg.tl.impute(planted, named)
     markers, others = found.var["score"].iloc[:12], found.var["score"].iloc[12:]
     assert found.var["measured"].all() and markers.min() > 0.3 and markers.min() > others.max()
-    without = sg.tl.impute(planted, named[:, 3:], ["g0", "g39"])
+    without = sg.tl.impute(planted, named[:, 3:], ["g0", "g39"], **GIVEN)
     assert not without.var["measured"]["g0"] and without.var["measured"]["g39"]
     assert without.var["score"]["g0"] > without.var["score"]["g39"] + 0.2
     r = np.corrcoef(without[:, "g0"].X.ravel(), named[:, "g0"].X.toarray().ravel())[0, 1]
@@ -107,21 +118,21 @@ def test_kept_out_genes_score_the_prediction(planted, named):
 
 
 def test_genes_at_places_between_spots(planted, named):
-    spots = sg.tl.impute(planted, named, ["g0"])
+    spots = sg.tl.impute(planted, named, ["g0"], **GIVEN)
     at = np.vstack([named.obsm["spatial"][:4] + 0.01, [[90.0, 90.0]]])
-    found = sg.tl.impute(planted, named, ["g0"], places=at)
+    found = sg.tl.impute(planted, named, ["g0"], places=at, **GIVEN)
     assert found.shape == (5, 1) and np.isnan(found.X[-1, 0])
     assert np.abs(found.X[:4] - spots.X[:4]).max() < np.ptp(spots.X)
 
 
 def test_abundance_keeps_to_known_totals(planted, named):
     named.obs["nuclei"] = np.arange(named.n_obs) % 7
-    found = sg.tl.abundance(planted, named, cells_per_spot="nuclei", n_samples=20)
+    found = sg.tl.abundance(planted, named, cells_per_spot="nuclei", n_samples=20, **GIVEN)
     np.testing.assert_allclose(found.X.sum(1), named.obs["nuclei"], atol=1e-4)
     share = found.layers["proportion"]
     majority = np.asarray(found.var_names)[share.argmax(1)]
     assert (majority == named.obs["island"]).mean() > 0.9
-    free = sg.tl.abundance(planted, named, n_samples=20)
+    free = sg.tl.abundance(planted, named, n_samples=20, **GIVEN)
     assert free.X.sum() == pytest.approx(planted.n_obs, rel=0.02)
     assert (free.layers["low"] <= free.layers["high"]).all()
     inside = (free.layers["low"] <= free.X + 1) & (free.layers["high"] >= free.X - 1)
@@ -160,7 +171,7 @@ def test_errors_name_what_there_is(planted, named, call, text):
 
 def test_a_slide_of_another_tissue_is_refused(planted, named):
     named.X = sparse.csr_matrix(np.random.default_rng(0).permutation(named.X.toarray()))
-    with pytest.raises(InputError, match="cannot be laid on this slide"):
+    with pytest.raises(InputError, match="do not belong on this slide"):
         sg.tl.transfer(planted, named, "island")
 
 

@@ -29,7 +29,8 @@ from spatialgears.errors import InputError
 from spatialgears.expression.normalise import STD_FLOOR, log_normalise
 from spatialgears.expression.panel import morans_i, typical_depth
 from spatialgears.metrics.points import spot_pitch
-from spatialgears.pipeline.cell_check import balanced_parts, correlations, most_spatial
+from spatialgears.pipeline.cell_check import NEAREST as NEAREST_CELLS
+from spatialgears.pipeline.cell_check import balanced_parts, correlations, most_spatial, nearest_cells
 from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:
@@ -39,16 +40,20 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 2000  # cells whose weights for all spots are held at once
 COMPONENTS = 100  # of the spots' expression, by which cells and spots are compared where there are more genes
-SIMILAR, AMONG = (
-    15,
-    10_000,
-)  # cells that a profile is averaged with, and the most that they are looked for among
+SIMILAR = 15  # cells that a profile is averaged with
+AMONG = 10_000  # cells that similar ones are looked for among
 NEAREST = 6  # spots that a weight is shared with
 PARTS = 5  # of the genes, kept out one after the other
-SOME_CELLS, SOME_SPOTS, SOME_GENES = 3000, 3000, 300  # that choose the settings
-SCORED_CELLS = 10_000  # that score every gene
-LIKENESS, PLACE, SHARE = (0.0, 7.0, 14.0, 20.0), (0.0, 0.1, 0.3, 1.0), (0.0, 0.6)
-LEAST_EXPLAINED = 0.3  # by registration: simulated tissue of the same kind reaches 0.6 to 1, of another kind up to 0.2
+SOME_CELLS, SOME_GENES = 3000, 300  # that show how profiles are distributed, and that choose the settings
+PAIRS, FEWEST_SPOTS = 6_000_000, 1000  # of cells and spots that choose the settings, and the spots among them
+LIKENESS, PLACE, SHARE = (0.0, 7.0, 14.0, 20.0, 28.0, 40.0), (0.0, 0.03, 0.1, 0.3, 1.0), (0.0, 0.6)
+#: For single cells, in order of preference: likeness and place.
+PREFERRED = ((14.0, 0.3), (14.0, 0.1), (7.0, 1.0), (14.0, 0.03), (14.0, 0.0), (0.0, 1.0))
+MUCH_LOWER = 0.9
+LEAK = 0.35  # power of the strength of place with which the scores of genes grow that the placing has seen
+#: Least share of the matched places that registration explains, and least mean correlation of kept-out genes; below both of
+#: ``UNSURE``, too, the slide is of another tissue. Simulated tissue of one kind reaches 0.9 and 0.4, of another 0.2 and 0.1.
+LEAST_EXPLAINED, LEAST_SCORE, UNSURE = 0.1, 0.03, (0.3, 0.1)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Settings:
     """
 
     likeness: float = 14.0
-    place: float = 0.3
+    place: float = 0.03
     similar: float = 0.6
     spread: bool = True
     score: float = float("nan")
@@ -97,6 +102,13 @@ class Evidence:
         (M, 2) of the spots, and their spacing.
     similar
         (N, N) the mean over the most similar cells of each.
+    depth, target
+        (N,) counts of each cell, and the depth they were scaled to; no depth if cells or spots have none.
+    checked
+        Correlation of kept-out genes with the slides that the model's own check on cells found, placing them anew without
+        these genes.
+    explained
+        Share of where the most similar spots lie that registration explains.
     laid, spread
         (N, 2) places of the cells on the slide, (N,) standard deviation of each along an axis; None: places do not count.
     """
@@ -110,6 +122,10 @@ class Evidence:
     coords: NDArray[np.float64]
     pitch: float
     similar: sparse.csr_matrix
+    depth: NDArray[np.float64] | None = None
+    target: float = 1e4
+    checked: float | None = None
+    explained: float | None = None
     laid: NDArray[np.float64] | None = None
     spread: NDArray[np.float64] | None = None
 
@@ -178,11 +194,15 @@ class Likeness:
 
             basis = randomized_svd(spots, COMPONENTS, n_iter=4, random_state=0)[2].T.astype(np.float32)
         scale = weights / (typical.std(0) + _floor(typical))
-        return cls(typical.mean(0), basis * scale[:, None], _unit(spots @ basis))
+        return cls(typical.mean(0), basis * scale[:, None], unit(np.asarray(spots @ basis, np.float32)))
+
+    def embed(self, profiles: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(n, h) of unit length."""
+        return unit(np.asarray((profiles - self.mean) @ self.projection, np.float32))
 
     def cosine(self, profiles: NDArray[np.float32]) -> NDArray[np.float32]:
         """(n, M)."""
-        return _unit((profiles - self.mean) @ self.projection) @ self.spots.T
+        return self.embed(profiles) @ self.spots.T
 
 
 def chunks(
@@ -207,7 +227,7 @@ def weighed(
     sharing: sparse.csr_matrix,
 ) -> NDArray[np.float32]:
     """Weights (n, M) with rows that sum to one."""
-    logits = np.float32(0)
+    logits: Any = np.float32(0)
     if cosine is not None:
         logits = np.float32(settings.likeness) * cosine
     if distance is not None:
@@ -234,13 +254,14 @@ def gather(
     coords = lookup.places(slide, spatial_key, "slide")
     kept = lookup.counted(adata, outside)
     of_cells, of_spots, genes = shared_columns(adata, slide, layer)
-    laid, spread, pitch = None, None, spot_pitch(coords)
+    laid, spread, explained, pitch = None, None, None, spot_pitch(coords)
     if places:
-        laid, unit = _on_slide(adata, slide, coords, kept, basis=basis, layer=layer, seed=seed)
+        laid, length, explained = _on_slide(adata, slide, coords, kept, basis=basis, layer=layer, seed=seed)
         own = lookup.spreads(adata, "gears_radius50", np.ones(adata.n_obs, bool)) if _radii(adata) else 0.0
-        spread = np.sqrt((unit * own) ** 2 + (pitch / 2) ** 2) * np.ones(adata.n_obs)
-    logged, target = _logged(adata, layer, "cells", None, kept)
-    spots = _logged(slide, layer, "slide", target)[0][:, of_spots]
+        spread = np.sqrt((length * own) ** 2 + (pitch / 2) ** 2) * np.ones(adata.n_obs)
+    logged, depth, target = _logged(adata, layer, "cells", None, kept)
+    spots, counted, _ = _logged(slide, layer, "slide", target)
+    spots = spots[:, of_spots]
     moran = morans_i(spots, coords, raw=False)
     chosen = most_spatial(moran)
     return Evidence(
@@ -252,51 +273,124 @@ def gather(
         kept=kept,
         coords=coords,
         pitch=pitch,
-        similar=_similar(logged, kept, seed=seed),
+        similar=similar_cells(logged, kept, seed=seed),
+        depth=None if counted is None else depth,
+        target=target,
+        checked=_checked(adata),
+        explained=explained,
         laid=laid,
         spread=spread,
     )
 
 
-def choose(evidence: Evidence, *, place: float | None, likeness: float | None, seed: int) -> Settings:
-    """The settings with which kept-out genes, read from the cells, follow the slide best.
+def choose(
+    evidence: Evidence, *, place: float | None, likeness: float | None, averaged: bool, seed: int
+) -> Settings:
+    """The settings that kept-out genes, read from the cells and compared with the slide, speak for.
 
-    Strengths that are given stay as they are. Some cells, some spots and the most spatial genes decide.
+    For an average over cells, such as a gene at a spot, the usual settings, unless others correlate clearly higher. For
+    single cells the first of :data:`PREFERRED` whose correlation is not much lower than the highest: an average over wrong
+    spots may still follow a gene, and where a cell lies says more about its region than what it is like.
+    Strengths that are given stay as they are.
     """
     places = (PLACE if place is None else (place,)) if evidence.laid is not None else (0.0,)
     strengths = [(b, a) for b in (LIKENESS if likeness is None else (likeness,)) for a in places if a or b]
     if not strengths:
         raise InputError("Neither place nor likeness counts.", "Give one of them a strength above 0.")
     trial = Trial(evidence, seed=seed)
-    best = trial.best([Settings(b, a) for b, a in strengths])
-    best = trial.best([replace(best, similar=share) for share in SHARE])
-    best = trial.best([replace(best, spread=spread) for spread in (True, False)])
-    logger.info("kept-out genes choose %s", best)
-    return best
+    if averaged:
+        usual = Settings()
+        found = (
+            usual if (usual.likeness, usual.place) in strengths else Settings(*strengths[len(strengths) // 2])
+        )
+        for _ in range(2):  # one after the other, and then again
+            found = trial.better(
+                found, [replace(found, likeness=b) for b, a in strengths if a == found.place]
+            )
+            found = trial.better(
+                found, [replace(found, place=a) for b, a in strengths if b == found.likeness]
+            )
+            found = trial.better(found, [replace(found, similar=share) for share in SHARE])
+            found = trial.better(found, [replace(found, spread=spread) for spread in (True, False)])
+    else:
+        some = [one for one in PREFERRED if one in strengths] or strengths
+        tried = [trial.scored(Settings(*one, spread=False)) for one in some]
+        most = max(one.score for one in tried)
+        found = next(one for one in tried if one.score >= MUCH_LOWER * most)
+    logger.info("kept-out genes choose %s", found)
+    _require_same_tissue(evidence, found)
+    return found
+
+
+def _require_same_tissue(evidence: Evidence, settings: Settings) -> None:
+    """Refuse a slide that the cells do not belong to."""
+    score, explained = settings.score, evidence.explained
+    known = 1.0 if explained is None else explained
+    if score >= LEAST_SCORE and known >= LEAST_EXPLAINED and (score >= UNSURE[1] or known >= UNSURE[0]):
+        return
+    registered = (
+        "" if explained is None else f"Registration explains {max(known, 0):.0%} of where similar spots lie. "
+    )
+    raise InputError(
+        f"The cells do not belong on this slide. {registered}Kept-out genes, read from the cells, correlate {score:.2f} with "
+        "it. Cells and slide may be of different tissues, or share too few genes.",
+        "Check that they belong together. Places on the slide from elsewhere: basis=. By likeness alone: place=0.",
+    )
 
 
 class Trial:
     """Kept-out genes on some cells and spots; cosines are computed once for each part of the genes."""
 
-    def __init__(
-        self, evidence: Evidence, *, cells: int = SOME_CELLS, genes: int = SOME_GENES, seed: int
-    ) -> None:
-        self.rows, self.evidence = evidence.some(cells, SOME_SPOTS, seed)
+    def __init__(self, evidence: Evidence, *, genes: int = SOME_GENES, seed: int) -> None:
+        cells = min(int(evidence.kept.sum()), PAIRS // min(FEWEST_SPOTS, len(evidence.coords)))
+        self.rows, self.evidence = evidence.some(cells, max(PAIRS // cells, FEWEST_SPOTS), seed)
         self.genes = np.argsort(-evidence.moran, kind="stable")[:genes]
         self.part = balanced_parts(evidence.moran, PARTS, seed=seed)
         self.values = self.evidence.profiles(self.rows, 0.0)[:, self.genes]
         self.sharing = self.evidence.sharing()
         self.distance = None if evidence.laid is None else self.evidence.distance(self.rows)
+        self.leak = self._leak()
         self.cosines: dict[float, list[NDArray[np.float32]]] = {}
+        self.known: dict[Settings, NDArray[np.float64]] = {}
 
-    def best(self, settings: list[Settings]) -> Settings:
-        """Of some settings the one with the highest mean correlation; the first of equals."""
-        scored = [replace(one, score=float(self.scores(one).mean())) for one in settings]
-        return max(scored, key=lambda one: one.score)
+    def better(self, usual: Settings, others: list[Settings]) -> Settings:
+        """The best of some settings, if it is better than the usual ones by more than a standard error; else these."""
+        by_gene = [self._known(one) for one in others]
+        best = int(np.argmax([r.mean() for r in by_gene]))
+        gain = by_gene[best] - self._known(usual)
+        certain = gain.mean() > gain.std() / np.sqrt(len(gain))
+        return self.scored(others[best] if certain else usual)
+
+    def scored(self, settings: Settings) -> Settings:
+        """The same, with their score."""
+        return replace(settings, score=float(self._known(settings).mean()))
+
+    def _known(self, settings: Settings) -> NDArray[np.float64]:
+        settings = replace(settings, score=0.0)
+        if settings not in self.known:
+            self.known[settings] = self.scores(settings)
+        return self.known[settings]
 
     def scores(self, settings: Settings) -> NDArray[np.float64]:
-        """Correlation (g,) of each kept-out gene with the slide."""
-        return correlations(self.evidence.spots[:, self.genes], self.predicted(settings))
+        """Correlation (g,) of each kept-out gene with the slide, less what its part in the placing adds."""
+        r = correlations(self.evidence.spots[:, self.genes], self.predicted(settings))
+        return r - self.leak * min(settings.place, 1.0) ** LEAK
+
+    def _leak(self) -> float:
+        """By how much genes that the placing has seen correlate higher than when it has not.
+
+        The likeness is computed without a kept-out gene, but the places were not. The model's check placed cells without the
+        genes; the same reading from the places as they are shows the difference.
+        """
+        known, laid = self.evidence.checked, self.evidence.laid
+        if known is None or laid is None:
+            return 0.0
+        genes = np.argsort(-self.evidence.moran, kind="stable")[: -(-len(self.evidence.moran) // 2)]
+        near = nearest_cells(
+            laid[self.rows], self.evidence.coords, min(NEAREST_CELLS, -(-len(self.rows) // 10))
+        )
+        read = near @ self.evidence.profiles(self.rows, 0.0)[:, genes]
+        return max(0.0, float(correlations(self.evidence.spots[:, genes], read).mean()) - known)
 
     def predicted(self, settings: Settings) -> NDArray[np.float32]:
         """(M, g) the genes, each read by weights that were computed without it."""
@@ -315,9 +409,7 @@ class Trial:
         if similar not in self.cosines:
             own = self.evidence.profiles(self.rows, similar)
             parts = (Likeness.of(self.evidence, own, self.part == number) for number in range(PARTS))
-            self.cosines = {
-                similar: [part.cosine(own) for part in parts]
-            }  # those of another share are not needed again
+            self.cosines[similar] = [part.cosine(own) for part in parts]
         return self.cosines[similar]
 
 
@@ -327,23 +419,35 @@ def _logged(
     name: str,
     target: float | None,
     kept: NDArray[np.bool_] | None = None,
-) -> tuple[sparse.csr_matrix, float]:
-    """Log-normalised values (n, G), and the depth that counts were scaled to; values that are no counts stay."""
+) -> tuple[sparse.csr_matrix, NDArray[np.float64] | None, float]:
+    """Log-normalised values (n, G), counts of each profile (n,) and the depth they were scaled to.
+
+    Values that are no counts stay as they are.
+    """
     values, raw = lookup.expression(adata, layer=layer, name=name)
+    if not raw:
+        return values, None, target or 1.0
     target = target or typical_depth(values if kept is None else values[kept])
-    return (log_normalise(values, target) if raw else values), target
+    return log_normalise(values, target), np.asarray(values.sum(1), np.float64).ravel(), target
 
 
-def _similar(logged: sparse.csr_matrix, kept: NDArray[np.bool_], *, seed: int) -> sparse.csr_matrix:
+def _checked(adata: AnnData) -> float | None:
+    """What the model's check on cells found, where a run has written it."""
+    check = adata.uns.get("gears", {}).get("cells_check", {})
+    r = float(check.get("r", np.nan))
+    return r if np.isfinite(r) else None
+
+
+def similar_cells(logged: sparse.csr_matrix, kept: NDArray[np.bool_], *, seed: int) -> sparse.csr_matrix:
     """(N, N) the mean over the cells most similar to each in the principal components of all genes."""
     rows = np.flatnonzero(kept)
-    unit = _unit(components(logged[rows], seed=seed).astype(np.float32))
+    embedded = unit(components(logged[rows], seed=seed).astype(np.float32))
     among = np.sort(numpy_rng(seed, "similar").permutation(len(rows))[:AMONG])
     k = min(SIMILAR, len(among) - 1)
     index = (
         NearestNeighbors(n_neighbors=k + 1, algorithm="brute")
-        .fit(unit[among])
-        .kneighbors(unit, return_distance=False)
+        .fit(embedded[among])
+        .kneighbors(embedded, return_distance=False)
     )
     found = rows[among[index]]
     other = found != rows[:, None]
@@ -368,23 +472,17 @@ def _on_slide(
     basis: str | None,
     layer: str | None,
     seed: int,
-) -> tuple[NDArray[np.float64], float]:
-    """Places (N, 2) of the cells on the slide, and the length there of a unit of the reconstruction."""
+) -> tuple[NDArray[np.float64], float, float | None]:
+    """Places (N, 2) of the cells on the slide, the length there of a unit, and what registration explains if it is done."""
     own = lookup.places(adata, "X_gears")
     if basis is not None:
         laid = lookup.places(adata, basis)
-        return laid, float(np.sqrt(laid[kept].var(0).sum() / max(own[kept].var(0).sum(), 1e-300)))
+        return laid, float(np.sqrt(laid[kept].var(0).sum() / max(own[kept].var(0).sum(), 1e-300))), None
     matches = by_expression(
         adata, slide, coords=own, kept=np.flatnonzero(kept), spots=coords, layer=layer, seed=seed
     )
     laid, fit = lay(own, coords, matches, scale=True, deform=False, seed=seed)
-    if fit["explained"] < LEAST_EXPLAINED:
-        raise InputError(
-            f"The cells cannot be laid on this slide: registration explains {max(fit['explained'], 0):.0%} of where its "
-            f"most similar spots lie, at least {LEAST_EXPLAINED:.0%} are needed. Slide and cells may be of different tissues.",
-            "Check that they belong together. Places on the slide from elsewhere: basis=. By likeness alone: place=0.",
-        )
-    return laid, float(fit["scale"])
+    return laid, float(fit["scale"]), float(fit["explained"])
 
 
 def _floor(x: NDArray[np.float32]) -> float:
@@ -393,5 +491,6 @@ def _floor(x: NDArray[np.float32]) -> float:
     return min(STD_FLOOR, 0.1 * float(np.median(std[std > 0]))) if (std > 0).any() else STD_FLOOR
 
 
-def _unit(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def unit(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of unit length."""
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-6)

@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.spatial import KDTree
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.evidence import SCORED_CELLS, Evidence, Settings, Trial
+from spatialgears.analysis.evidence import Evidence, Settings, Trial
 from spatialgears.analysis.weights import matrix, weigh
 from spatialgears.errors import InputError
 from spatialgears.pipeline.cell_check import correlations
@@ -46,7 +46,8 @@ def impute(
 
     The value at a spot is the mean of the cells' log-normalised expression, weighted by
     :func:`spatialgears.tl.spot_weights`. Genes that the slide has are predicted without themselves, and their correlation with
-    the slide is their score. The score of a gene that the slide lacks is what genes as well detected and as reliable reach.
+    the slide is their score, less what the model's check on cells shows that places know of genes they were made with. The
+    score of a gene that the slide lacks is what genes as well detected and as reliable reach.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def impute(
     at = None if places is None else _checked(places)
     evidence, settings = weigh(
         cells, slide, place=place, likeness=likeness, basis=basis, layer=layer, spatial_key=spatial_key, outside=outside,
-        seed=seed,
+        averaged=True, seed=seed,
     )  # fmt: skip
     logged = evidence.logged
     names = lookup.gene_names(cells, layer, "cells")
@@ -161,7 +162,7 @@ def _scores(
     seed: int,
 ) -> pd.DataFrame:
     """One row per gene: score, whether it was measured, and what an unmeasured score rests on."""
-    trial = Trial(evidence, cells=SCORED_CELLS, genes=len(evidence.genes), seed=seed)
+    trial = Trial(evidence, genes=len(evidence.genes), seed=seed)
     r, known = trial.scores(settings), evidence.columns[trial.genes]
     measured = pd.Series(r, evidence.genes[trial.genes])
     detected = np.asarray((logged[evidence.kept] > 0).mean(0)).ravel()

@@ -36,8 +36,9 @@ def spot_weights(
     """For each cell a distribution over the spots of a slide, from its place and from its likeness to the spots.
 
     The weight of a spot is ``exp(likeness * cosine - place * distance^2 / (2 spread^2))``, with the cosine of expression in the
-    shared genes, and the spread of the cell's place from its 50% radius. How much place and likeness count is chosen by genes
-    that are kept out: read from the cells by these weights, they should follow the slide.
+    shared genes, and the spread of the cell's place from its 50% radius. A cell is averaged with similar cells first.
+    Genes that are kept out decide whether places and likeness can be relied on: read from the cells by the weights, they should
+    follow the slide.
 
     Parameters
     ----------
@@ -99,8 +100,9 @@ def weigh(
     spatial_key: str,
     outside: str | None,
     seed: int,
+    averaged: bool = False,
 ) -> tuple[Evidence, Settings]:
-    """The evidence, and how much place and likeness count."""
+    """The evidence, and how much place and likeness count for single cells, or for what is ``averaged`` over cells."""
     for name, value in (("place", place), ("likeness", likeness)):
         if value is not None and not 0 <= value < np.inf:
             raise InputError(
@@ -109,7 +111,7 @@ def weigh(
     evidence = gather(
         cells, slide, basis=basis, places=place != 0, layer=layer, spatial_key=spatial_key, outside=outside, seed=seed
     )  # fmt: skip
-    return evidence, choose(evidence, place=place, likeness=likeness, seed=seed)
+    return evidence, choose(evidence, place=place, likeness=likeness, averaged=averaged, seed=seed)
 
 
 def matrix(evidence: Evidence, settings: Settings, *, seed: int) -> sparse.csr_matrix:
