@@ -33,6 +33,7 @@ from spatialgears.storage import model_folder as store
 from spatialgears.text import number
 from spatialgears.validate import validate_cells
 from spatialgears.validate.donors import CellsFrom, whose_cells
+from spatialgears.validate.order import row_order
 from spatialgears.validate.sampling import sample_cells, validate_sampled
 
 if TYPE_CHECKING:
@@ -251,10 +252,12 @@ class GEARS:
         counts, missing, notes = validate_cells(
             cells, panel.genes, panel.weights, layer=layer, normalised=not fitted.raw
         )
+        rows = sample_cells(cells, seed=self.config.seed)
+        order = row_order(counts, panel.genes)
+        counts = counts[order]  # whatever the order in which they were given
         config = self.config.model_copy(update={"assembly": assembly}) if assembly else self.config
         require_memory(predict_cost(0, counts.shape[0], counts.shape[1], config, stored=counts.nnz))
-        rows = sample_cells(cells, seed=self.config.seed)
-        some = counts if rows is None else counts[rows]
+        some = counts if rows is None else counts[np.flatnonzero(np.isin(order, rows))]
         known = fitted.inputs.are_of_the_fit(some)
         found = (
             []
@@ -272,6 +275,8 @@ class GEARS:
                 workers=workers,
                 progress=callback,
             )
+            placed = placed.as_given(order, fitted)
+            placed.diagnostics["threads"] = fitted.threads
             check = fitted.cell_check if known else None
             if check is None:
                 check = check_cells(fitted, counts, config, missing=missing, progress=callback)
@@ -286,12 +291,14 @@ class GEARS:
             laid=[
                 OnSlide.of(
                     f"slide {i}",
-                    Pose.between(spots, measured := slide.frame.to_slide(slide.coords)),
+                    Pose.between(spots, measured := slide.frame.to_slide(slide.coords[slide.given])),
                     measured,
                     coords=placed.coords,
                     outside=placed.outside,
                 )
-                for i, (spots, slide) in enumerate(zip(placed.slides, fitted.slides, strict=True), start=1)
+                for i, (spots, slide) in enumerate(
+                    zip(placed.slides, fitted.given_slides, strict=True), start=1
+                )
             ],
             **{field.name: getattr(placed, field.name) for field in fields(placed)},
         )

@@ -204,7 +204,7 @@ class Reconstruction:
             ``obs["gears_uncertainty"]`` (90% radius), ``obs["gears_radius50"]``, ``obs["gears_outside"]``;
             ``obsp["gears_distances"]`` and ``obsp["gears_connectivities"]``, a neighbour graph for scanpy
             (``neighbors_key="gears"``) and squidpy (``connectivity_key="gears"``); ``uns["gears"]``, with the self-check
-            and the warnings in words, ``cells_check``: the figures of the check on these cells
+            and the warnings in words, ``threads``, those of the fit, ``cells_check``: the figures of the check on these cells
             by kept-out genes, and ``read_me``: what each slot holds. ``obsm["X_gears_slide"]`` has the coordinates on
             the slide that the cells match best, in its own units, and ``uns["X_gears_slide"]`` which slide that is and
             how good the fit is, as :func:`spatialgears.tl.register` says it; with several slides
@@ -254,6 +254,8 @@ class Reconstruction:
             "self_check": "\n".join(self.self_check),
             "warnings": "\n".join(self.warnings),
         }
+        if threads := self.diagnostics.get("threads"):
+            uns["threads"] = int(threads)
         if self.cell_check is not None:
             uns["cells_check"] = self.cell_check.figures()
         if k > 0:

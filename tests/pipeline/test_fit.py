@@ -61,7 +61,13 @@ def test_of_a_large_slide_as_many_spots_as_are_kept_fill_the_tissue(small_config
     counts = sparse.csr_matrix(np.random.default_rng(0).poisson(2.0, (400, 3)))
     panel = Panel(np.array(["a", "b", "c"]), np.ones(3, np.float32), np.full(3, 0.5), 6.0)
     prepared = SimpleNamespace(
-        spots=[counts], slides=[grid], frames=[None], panel=panel, raw=True, matched=False
+        spots=[counts],
+        slides=[grid],
+        frames=[None],
+        panel=panel,
+        raw=True,
+        matched=False,
+        rows=[np.arange(len(grid))],
     )
     [kept] = _keep_slides(prepared, spots, seed=0)
     assert len(kept.coords) == 100 and kept.pitch == pytest.approx(2.0)

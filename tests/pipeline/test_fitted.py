@@ -16,9 +16,9 @@ def test_only_the_first_member_has_a_refiner(small_config):
 
 def test_no_training_data_is_kept_but_a_sample_of_views(small_model, small_tissue):
     fitted = small_model.fitted_
-    assert [len(slide.coords) for slide in fitted.slides] == [slide.n_obs for slide in small_tissue.slides]
-    slide, adata = fitted.slides[0], small_tissue.slides[0]
-    back = slide.coords * slide.frame.scale + slide.frame.centre
+    assert [len(slide.coords) for slide in fitted.given_slides] == [one.n_obs for one in small_tissue.slides]
+    slide, adata = fitted.given_slides[0], small_tissue.slides[0]
+    back = slide.coords[slide.given] * slide.frame.scale + slide.frame.centre
     np.testing.assert_allclose(back, adata.obsm["spatial"], rtol=1e-6, atol=1e-6)
     assert fitted.meta()["members"] == 2 and fitted.network.training is False
 

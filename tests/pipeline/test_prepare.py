@@ -8,7 +8,7 @@ from scipy import sparse
 from spatialgears.check import check_inputs
 from spatialgears.errors import InputError
 from spatialgears.model import GEARS
-from spatialgears.pipeline.prepare import draw_folds, prepare
+from spatialgears.pipeline.prepare import prepare
 from spatialgears.supervision.folds import Folds
 from spatialgears.validate import validate_inputs
 
@@ -58,7 +58,7 @@ def test_held_out_spots_do_not_choose_genes_on_one_slide_of_a_whole_transcriptom
 
 def test_the_folds_of_a_check_are_those_of_the_fit(small_model, small_tissue, small_config):
     fitted = small_model.fitted_
-    again = draw_folds([slide.n_obs for slide in small_tissue.slides], small_config)
+    again = prepare(validate_inputs(small_tissue.slides, small_tissue.cells), small_config).folds
     np.testing.assert_array_equal(again.part, fitted.folds.part)
     np.testing.assert_array_equal(again.whole, fitted.folds.whole)
     assert (fitted.folds.crossfit, fitted.folds.left_out) == (2, 2)

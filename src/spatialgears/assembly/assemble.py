@@ -13,7 +13,6 @@ from torch import Tensor
 from spatialgears.assembly.canonical import canonical, principal_plane
 from spatialgears.assembly.extend import extend
 from spatialgears.assembly.graph import locality_graph
-from spatialgears.assembly.hashing import shuffled
 from spatialgears.assembly.measure import Geometry, geometries, measure
 from spatialgears.assembly.patches import sample_patches
 from spatialgears.assembly.solve import huber_solve, landmark_isomap
@@ -21,6 +20,7 @@ from spatialgears.assembly.stitch import stitch
 from spatialgears.config import AssemblyConfig
 from spatialgears.errors import InputError
 from spatialgears.geometry.features import FeatureRows, Features
+from spatialgears.runtime.hashing import shuffled
 from spatialgears.runtime.progress import Clock, Progress, silent
 from spatialgears.runtime.seeds import child_seed
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spatialgears.assembly.hashing import hashed, shuffled
 from spatialgears.assembly.measure import Geometry, geometry_of
 from spatialgears.geometry.features import FeatureRows
 from spatialgears.metrics.points import lay_on
+from spatialgears.runtime.hashing import hashed, shuffled
 from spatialgears.runtime.processes import share_of, summed
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.seeds import child_seed

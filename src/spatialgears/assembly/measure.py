@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spatialgears.assembly.hashing import hashed, mix
 from spatialgears.assembly.patches import Patches
 from spatialgears.errors import GearsError
 from spatialgears.geometry.features import FeatureRows, Features
+from spatialgears.runtime.hashing import hashed, mix
 from spatialgears.runtime.processes import gathered, share_of
 from spatialgears.runtime.progress import Progress, silent
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import minimum_spanning_tree, reverse_cuthill_mckee
 
-from spatialgears.assembly.hashing import hashed, shuffled, uniform
+from spatialgears.runtime.hashing import hashed, shuffled, uniform
 from spatialgears.runtime.seeds import child_seed
 
 #: The paper's appendix: share of a walk that its twin repeats, cells that neighbouring patches share at least, and

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import dijkstra
 
-from spatialgears.assembly.hashing import shuffled
 from spatialgears.assembly.stitch import DistanceGraph
+from spatialgears.runtime.hashing import shuffled
 from spatialgears.runtime.progress import Progress, silent
 
 #: The paper's appendix: landmarks of Isomap, where the Huber loss turns linear, weight of the anchor to the start, and

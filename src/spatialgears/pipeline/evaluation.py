@@ -212,10 +212,13 @@ def evaluate_held_out(
     seed: int,
     titles: Sequence[str],
     donors: Donors,
+    order: Sequence[int],
     nearest: NearestSpots | None = None,
     noise: float = 0.0,
 ) -> tuple[list[SelfCheck], Confidence | None]:
     """Self-checks on held-out spots and slides beside the simple reference, and the calibration of radii.
+
+    Self-checks come in the given ``order`` of the slides.
 
     Cells belong to no slide: where donors (or slides of one donor) were left out, their errors calibrate the radii. A
     held-out spot is placed by one model, a cell by the mean of all, which does not have the ``noise`` of a single model
@@ -232,7 +235,7 @@ def evaluate_held_out(
         return checks, None
     for folds, what, unseen in judged:
         simple = reference_places(folds, spots.views, slides, seed=seed)
-        for s in range(len(slides)):
+        for s in order:
             one = (unseen.slide == s) & (unseen.view == 0)
             if one.sum() >= FEWEST_SPOTS:
                 title = what if len(slides) == 1 else f"{what} {titles[s].removeprefix('slide ')}"

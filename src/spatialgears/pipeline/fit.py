@@ -102,6 +102,7 @@ def fit_model(
         seed=config.seed,
         titles=prepared.inputs.titles,
         donors=prepared.inputs.donors,
+        order=prepared.order,
         nearest=nearest,
         noise=network.noise(some_cells, seed=config.seed) if len(geometry.members) > 1 else 0.0,
     )
@@ -118,6 +119,8 @@ def fit_model(
         folds=prepared.folds,
         donors=prepared.inputs.donors,
         matched=prepared.matched,
+        order=prepared.order,
+        threads=torch.get_num_threads(),
     )
     return replace(fitted, cell_check=check_cells(fitted, _cells(prepared), config, progress=progress))
 
@@ -235,7 +238,8 @@ def _keep_slides(prepared: Prepared, spots: SpotFeatures, *, seed: int) -> list[
             counted=not prepared.matched,
             seed=own_seed,
         )
-        kept.append(KeptSlide(coords[chosen], anchors, features, frame, float(pitch), checked))
+        given = np.argsort(prepared.rows[s][chosen])
+        kept.append(KeptSlide(coords[chosen], anchors, features, frame, float(pitch), given, checked))
     return kept
 
 

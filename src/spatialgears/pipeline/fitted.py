@@ -48,6 +48,8 @@ class KeptSlide:
         The way from canonical coordinates back to the slide's own.
     pitch
         Distance of neighbours if these spots filled the tissue evenly.
+    given
+        (n,) these spots in the order in which the slide has them.
     checked
         Expression of some spots, which the check on cells compares with.
     """
@@ -57,6 +59,7 @@ class KeptSlide:
     features: Features
     frame: Frame
     pitch: float
+    given: NDArray[np.int64]
     checked: CheckedSlide
 
     def tensors(self) -> dict[str, Tensor]:
@@ -69,6 +72,7 @@ class KeptSlide:
             "centre": torch.from_numpy(np.asarray(self.frame.centre)),
             "scale": torch.tensor(self.frame.scale, dtype=torch.float64),
             "pitch": torch.tensor(self.pitch, dtype=torch.float64),
+            "given": torch.from_numpy(self.given),
             **flatten("checked", self.checked.tensors()),
         }
 
@@ -81,6 +85,7 @@ class KeptSlide:
             Features(tensors.get("expression"), tensors.get("embedding")),
             Frame(tensors["centre"].numpy(), float(tensors["scale"])),
             float(tensors["pitch"]),
+            tensors["given"].numpy(),
             CheckedSlide.from_tensors(part("checked", tensors)),
         )
 
@@ -96,7 +101,7 @@ class Fitted:
     network
         The generators, the refiner, and the nearest spots.
     slides
-        What is kept of each slide.
+        What is kept of each slide, in canonical order.
     confidence
         How errors of held-out spots become radii; None where none were held out.
     checks
@@ -117,6 +122,10 @@ class Fitted:
         The check on the cells of the fit by kept-out genes; None until it is made.
     matched
         Whether slides had values that are not counts, and counts were matched to those of the cells.
+    order
+        For each slide, in the order given, its position in ``slides``.
+    threads
+        Threads of the fit: sums are split over them, and rounded accordingly.
     """
 
     view: CellView
@@ -130,6 +139,8 @@ class Fitted:
     inputs: FitRecord
     folds: Folds
     donors: Donors
+    order: list[int]
+    threads: int
     cell_check: CellCheck | None = None
     matched: bool = False
 
@@ -137,6 +148,11 @@ class Fitted:
     def panel(self) -> Panel:
         """The genes and their weights."""
         return self.view.panel
+
+    @property
+    def given_slides(self) -> list[KeptSlide]:
+        """What is kept of each slide, in the order in which the slides were given."""
+        return [self.slides[i] for i in self.order]
 
     @property
     def raw(self) -> bool:
@@ -190,6 +206,8 @@ class Fitted:
             "slides": len(self.slides),
             "donors": list(self.donors.names),
             "donors_stated": self.donors.stated,
+            "order": self.order,
+            "threads": self.threads,
             "crossfit": self.folds.crossfit,
             "left_out": self.folds.left_out,
             "checks": [check.to_dict() for check in self.checks],
@@ -246,6 +264,8 @@ class Fitted:
             if meta["cell_check"]
             else None,
             matched=bool(meta["matched"]),
+            order=meta["order"],
+            threads=int(meta["threads"]),
         )
 
 

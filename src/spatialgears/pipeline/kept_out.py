@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -46,13 +48,16 @@ def check_cells(
         seed=seed,
     )
     first = fitted.slides[0]
-    return cell_check.judge(
+    found = cell_check.judge(
         reading,
         slides,
         genes=list(panel.genes[cell_check.most_spatial(panel.morans_i)]),
         coords=first.frame.to_slide(first.coords[first.checked.spots]),
         n_cells=len(rows),
     )
+    if found.patterns is None:
+        return found
+    return replace(found, patterns=replace(found.patterns, slide=fitted.order.index(0)))
 
 
 class Placer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,19 @@ class Placement:
     slides: list[NDArray[np.float32]]
     status: str
     diagnostics: dict[str, Any]
+
+    def as_given(self, cells: NDArray[np.int64], fitted: Fitted) -> Placement:
+        """The placement with cells back at these positions (N,), and slides and spots as they were given to the fit."""
+        back = np.argsort(cells)
+        return replace(
+            self,
+            coords=self.coords[back],
+            radius50=self.radius50[back],
+            radius90=self.radius90[back],
+            outside=self.outside[back],
+            samples=self.samples[:, back],
+            slides=[self.slides[i][fitted.slides[i].given] for i in fitted.order],
+        )
 
 
 def place(

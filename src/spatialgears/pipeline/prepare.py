@@ -18,6 +18,7 @@ from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.slides import Frame, canonicalise
 from spatialgears.validate import ValidInputs
 from spatialgears.validate.agreement import SlideCellAgreement
+from spatialgears.validate.order import canonical_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +28,13 @@ class Prepared:
     Attributes
     ----------
     inputs
-        What was validated.
+        What was validated, in canonical order.
+    order
+        For each slide, in the order given, its position in ``slides`` and ``inputs``.
     spots
         Counts (n_i, G) of each slide; spots without any count are left out.
+    rows
+        The row (n_i,) of each of these in its slide as given.
     slides, frames
         Canonical coordinates (n_i, 2) of each slide's spots, and the way back to the slide's own.
     cells
@@ -47,7 +52,9 @@ class Prepared:
     """
 
     inputs: ValidInputs
+    order: list[int]
     spots: list[sparse.csr_matrix]
+    rows: list[NDArray[np.int64]]
     slides: list[NDArray[np.float64]]
     frames: list[Frame]
     cells: sparse.csr_matrix | None
@@ -82,14 +89,18 @@ class Prepared:
 
 def prepare(inputs: ValidInputs, config: Config) -> Prepared:
     """Decide folds and genes on valid inputs. ``gears check`` and a run both call this, so that they agree."""
-    matched, inputs = inputs.kind == "mixed", as_counts(inputs)
+    matched = inputs.kind == "mixed"
+    inputs, order = canonical_order(inputs)
+    inputs = as_counts(inputs)
     spots, places, cells = inputs.without_empty()
     folds = draw_folds([len(coords) for coords in places], config, wholes=inputs.donors.left_out)
     panel, columns = choose_panel(spots, places, cells, folds, inputs=inputs, config=config)
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     return Prepared(
         inputs=inputs,
+        order=order,
         spots=[counts[:, columns] for counts in spots],
+        rows=[rows[~empty] for rows, empty in zip(inputs.spot_rows, inputs.empty_spots, strict=True)],
         slides=list(canonical),
         frames=list(frames),
         cells=None if cells is None else cells[:, columns],

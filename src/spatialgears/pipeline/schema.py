@@ -97,6 +97,8 @@ class Facts(BaseModel):
         list[Annotated[Words, Field(min_length=1)]], Field(min_length=1, max_length=MOST_SLIDES)
     ]
     donors_stated: bool
+    order: list[int]
+    threads: Annotated[int, Field(ge=1, le=10_000)]
     crossfit: Annotated[int, Field(ge=0, le=MOST_MEMBERS)]
     left_out: Annotated[int, Field(ge=0, le=MOST_SLIDES)]
     checks: Annotated[list[SelfCheck], Field(max_length=MOST_SLIDES)]
@@ -112,6 +114,8 @@ class Facts(BaseModel):
         shown = self.cell_check and self.cell_check.patterns
         if shown and (len(shown.genes) != len(shown.r) or shown.slide >= self.slides):
             raise ValueError("the patterns of the check on cells do not fit together")
+        if sorted(self.order) != list(range(self.slides)):
+            raise ValueError("the order of the slides does not name each once")
         for check in self.checks:
             if not (
                 check.model.keys() >= MAIN.keys()
@@ -168,6 +172,7 @@ def expected_tensors(
             f"slide{i}.centre": TensorSpec((2,), "F64"),
             f"slide{i}.scale": TensorSpec((), "F64", POSITIVE),
             f"slide{i}.pitch": TensorSpec((), "F64", 0, PLACE),
+            f"slide{i}.given": TensorSpec((kept,), "I64", 0, most),
             **{
                 f"slide{i}.checked.{name}": one for name, one in _checked(i, most, min(g, MOST_GENES)).items()
             },

@@ -34,7 +34,7 @@ def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) 
     spots are the views that the model kept, thinned to the depth of cells.
     """
     fitted = model.fitted_
-    spots = _kept_spots(fitted.slides, subject.slides)
+    spots = _kept_spots(fitted.given_slides, subject.slides)
     limit = min(MOST_CELLS, sum(map(len, spots)))
     some = np.sort(numpy_rng(seed, "mixed cells").permutation(subject.cells.n_obs)[:limit])
     counts, missing, _ = validate_cells(
@@ -55,7 +55,7 @@ def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) 
         },
         index=np.arange(sum(sizes) + len(some)).astype(str),
     )
-    shown = [slide.features for slide in fitted.slides] + [seen[np.arange(len(seen))]]
+    shown = [slide.features for slide in fitted.given_slides] + [seen[np.arange(len(seen))]]
     after = np.concatenate([one.seen.numpy() for one in shown])
     before = components(sparse.csr_matrix(sparse.vstack(plain)), seed=seed)
     return AnnData(obs=obs, obsm={BEFORE: before, AFTER: after})

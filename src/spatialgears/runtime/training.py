@@ -261,6 +261,7 @@ class State:
         meta = {
             "identity": self.phase.identity,
             "done": done,
+            "threads": torch.get_num_threads(),
             "history": self.history,
             "pending": self.pending,
         }
@@ -288,6 +289,15 @@ class State:
             self.average.load_state_dict(parts["average"])
         self.best, self.history, self.pending = parts["best"], meta["history"], meta["pending"]
         log.info("%s: resuming after %d steps", self.phase.title, meta["done"])
+        if (before := meta.get("threads")) != (now := torch.get_num_threads()):
+            log.warning(
+                "%s: begun with %s threads, resumed with %d: the result will differ in rounding from that of a run with one "
+                "number of threads. Set threads = %s to avoid it.",
+                self.phase.title,
+                before,
+                now,
+                before,
+            )
         return int(meta["done"])
 
 

@@ -58,6 +58,8 @@ class ValidInputs:
         Names of the cells (N,).
     empty_cells, empty_spots
         Masks of those without a single count in the shared genes; nothing is known of their place.
+    spot_rows
+        Per slide, the row of each spot in the slide as given.
     unsupported_cells
         Mask of cells most of whose expression lies in genes that no slide shows.
     warnings
@@ -75,6 +77,7 @@ class ValidInputs:
     obs_names: np.ndarray
     empty_cells: np.ndarray
     empty_spots: list[np.ndarray]
+    spot_rows: list[np.ndarray]
     unsupported_cells: np.ndarray
     warnings: list[str] = field(default_factory=list)
 
@@ -338,6 +341,7 @@ def _assemble(
         obs_names=np.asarray(obs_names[-1] if has_cells else [], dtype=str),
         empty_cells=empty[-1] if has_cells else np.zeros(0, dtype=bool),
         empty_spots=empty[:n_slides],
+        spot_rows=[np.arange(len(one)) for one in coords],
         unsupported_cells=unsupported,
         warnings=warnings,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from scipy import sparse
 
 from spatialgears.validate import ValidInputs, input_names, validate_inputs
 from spatialgears.validate import counts as values
+from spatialgears.validate.order import sampled_by_name
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -48,11 +48,10 @@ def validate_sampled(
 
 
 def sample_cells(cells: AnnData, *, seed: int) -> np.ndarray | None:
-    """Rows of a random ``FIT_CELLS`` of the cells, sorted, or None for all of them."""
+    """Rows of a random ``FIT_CELLS`` of the cells, drawn by their names and sorted, or None for all of them."""
     if getattr(cells, "n_obs", 0) <= FIT_CELLS:  # what is no AnnData, validation refuses
         return None
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=[zlib.crc32(b"cells to fit")]))
-    return np.sort(rng.permutation(cells.n_obs)[:FIT_CELLS])
+    return sampled_by_name(cells.obs_names.to_numpy(), FIT_CELLS, seed=seed)
 
 
 def named(name: str, cells: AnnData) -> str:

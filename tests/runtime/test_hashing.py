@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spatialgears.assembly.hashing import hashed, mix, shuffled, uniform
+from spatialgears.runtime.hashing import hashed, mix, shuffled, uniform
 
 
 def test_numbers_depend_on_seed_and_counters_alone():
