@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import anndata as ad
 import numpy as np
 import pytest
 from scipy import sparse
@@ -170,6 +171,36 @@ def test_no_signal_is_found_in_many_shuffles(learner, tissue, rng, record_proper
         single += sum(one.verdict != "none" for one in model.fitted_.checks)
         record_property("shuffles seen through", 1)
     assert passed == 0 and single <= 2  # of four checks each, at a level of one in a thousand
+
+
+REPEATS = {"thrice": (1.0, 2, 1.0), "twice": (1.0, 1, 1.0), "half": (0.5, 1, 1.0), "thinned": (1.0, 1, 0.8)}
+
+
+def repeated(slides, rng: np.random.Generator, kind: str):
+    """Slides without signal, of which spots are repeated nearby: a share, so often, with a part of their counts."""
+    part, copies, kept = REPEATS[kind]
+    out = []
+    for slide in shuffled(slides, rng, "genes"):
+        again = [slide]
+        for number in range(copies):
+            some = slide[rng.random(slide.n_obs) < part].copy()
+            some.X = sparse.csr_matrix(rng.binomial(some.X.toarray().astype(int), kept).astype(np.float32))
+            some.obsm["spatial"] = some.obsm["spatial"] + rng.normal(scale=0.02, size=(some.n_obs, 2))
+            some.obs_names = [f"{name}-{number}" for name in some.obs_names]
+            again.append(some)
+        out.append(ad.concat(again))
+    return out
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=pytest.mark.slow) for one in REPEATS if one != "thinned"] + ["thinned"]
+)
+def test_repeated_spots_are_no_signal(learner, tissue, rng, kind, record_property):
+    """On one slide, where held-out spots are all that is checked."""
+    model = GEARS(learner).fit(repeated(tissue.slides[:1], rng, kind), tissue.cells)
+    assert [one.verdict for one in model.fitted_.checks] == ["none"]
+    assert any("repeat others" in text for text in model.warnings_)
+    record_property("verdicts on data without truth", 1)
 
 
 # calibration

@@ -19,6 +19,7 @@ from spatialgears.supervision.slides import Frame, canonicalise
 from spatialgears.validate import ValidInputs
 from spatialgears.validate.agreement import SlideCellAgreement
 from spatialgears.validate.order import canonical_order
+from spatialgears.validate.repeats import without_repeats
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
     """Decide folds and genes on valid inputs. ``gears check`` and a run both call this, so that they agree."""
     matched = inputs.kind == "mixed"
     inputs, order = canonical_order(inputs)
-    inputs = as_counts(inputs)
+    inputs = as_counts(without_repeats(inputs, order))
     spots, places, cells = inputs.without_empty()
     folds = draw_folds([len(coords) for coords in places], config, wholes=inputs.donors.left_out)
     panel, columns = choose_panel(spots, places, cells, folds, inputs=inputs, config=config)
