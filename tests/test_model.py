@@ -416,3 +416,22 @@ def test_a_preset_may_be_named():
     )
     with pytest.raises(sg.errors.ConfigError, match="No preset is called 'fast'"):
         sg.GEARS("fast")
+
+
+def test_cells_with_shuffled_genes_are_not_taken_for_those_of_the_fit(
+    small_model, small_result, small_tissue
+):
+    rng, cells = np.random.default_rng(0), small_tissue.cells.copy()
+    cells.X = sparse.csr_matrix(rng.permuted(cells.X.toarray(), axis=0))  # sums over cells stay
+    result = small_model.reconstruct(cells)
+    assert result.cell_check is not small_result.cell_check and result.cell_check.verdict == "none"
+    assert any("Failed check on cells" in text for text in result.warnings)
+    assert not any("Failed check on cells" in text for text in small_result.warnings)
+
+
+def test_cells_of_the_fit_are_known_again_with_empty_ones_among_them(small_model, small_result, small_tissue):
+    empty = small_tissue.cells[:3].copy()
+    empty.X = sparse.csr_matrix(empty.shape, dtype=np.float32)
+    empty.obs_names = ["a", "b", "c"]
+    both = ad.concat([empty, small_tissue.cells])
+    assert small_model.reconstruct(both).cell_check is small_result.cell_check

@@ -61,8 +61,9 @@ class Reconstruction:
     Attributes
     ----------
     coords
-        (N, 2) float32, in units of the training slides' RMS radius: the best guess of each cell's place. The origin is the
-        mean of the cells; of fewer than a hundred, the mean of them and the spots they were placed beside.
+        (N, 2) float32, in units of the training slides' RMS radius: the best guess of each cell's place. Cells with equal
+        counts have one place. The origin is the mean of the cells; of fewer than a hundred, the mean of them and the spots
+        they were placed beside.
     radius50, radius90
         (N,) float32: the true place lies within this distance of ``coords`` with that probability, as calibrated on
         spots the model had not seen.

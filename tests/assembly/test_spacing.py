@@ -115,3 +115,14 @@ def test_a_share_of_the_way_costs_its_square(grid):
     still, half, full = (np.square(layout - truth).sum(1).mean() for layout in layouts)
     assert (full - still) / (half - still) == pytest.approx(4, rel=0.4)
     assert apart(layouts[1], target) == pytest.approx(apart(guess, target) / 2, rel=0.2)
+
+
+def test_a_group_moves_as_one():
+    rng = np.random.default_rng(0)
+    coords = np.concatenate([rng.normal(size=(100, 2)) * 0.3, np.zeros((100, 2))])
+    group = np.append(np.arange(100), np.full(100, 100))
+    target = rng.uniform(-1, 1, (2000, 2))
+    apart, _ = fill_footprint(coords, target, strength=0.5, seed=0)
+    moved, _ = fill_footprint(coords, target, strength=0.5, group=group, seed=0)
+    assert np.ptp(apart[100:], axis=0).min() > 0.1 and np.ptp(moved[100:], axis=0).max() == 0
+    np.testing.assert_allclose(moved[:100], apart[:100], atol=0.2)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from scipy.spatial import KDTree
 
 from spatialgears.geometry.features import Features
@@ -94,3 +95,17 @@ def test_the_network_hears_of_padding_only_where_there_is_some(small_model):
     network(x, whole, seeds)
     network(x, padded, seeds)
     assert heard[0] == (None, 5) and torch.equal(heard[1][0], padded)
+
+
+def test_copies_of_a_cell_have_one_place(small_model, counts):
+    """And even filling, which gives every cell room, invents no differences between them."""
+    many = sparse.vstack([counts[:60], *[counts[60]] * 80, *[counts[61]] * 80]).tocsr()
+    missing = np.zeros(counts.shape[1], dtype=bool)
+    config = small_model.config.with_values({"assembly": {"spacing": 1.0, "spacing_cells": 100}})
+    placed = place(small_model.fitted_, many, config, missing=missing)
+    assert placed.diagnostics["spacing"] > 0
+    for copies in (slice(60, 140), slice(140, 220)):
+        for values in (placed.coords, placed.radius50, placed.radius90, placed.outside):
+            assert (values[copies] == values[copies][0]).all()
+    assert not np.array_equal(placed.coords[60], placed.coords[140])
+    assert np.ptp(placed.coords[:60], axis=0).min() > 0.5

@@ -31,8 +31,8 @@ def test_counts_are_matched_and_the_order_over_spots_is_kept(slides, small_tissu
     found = prepare(inputs, small_config)
     assert inputs.kind == "mixed" and found.matched and found.raw and found.inputs.kind == "counts"
     assert "not counts" in found.warnings[-1] or any("not counts" in text for text in found.warnings)
-    for spots, slide in zip(found.spots, slides, strict=True):
-        values = slide[:, list(found.panel.genes)].X.toarray()
+    for i, slide in zip(found.order, slides, strict=True):
+        spots, values = found.spots[i], slide[found.rows[i], list(found.panel.genes)].X.toarray()
         order = np.argsort(values[:, 0], kind="stable")
         assert (np.diff(spots.toarray()[order, 0]) >= 0).all()
         assert (spots.data == np.rint(spots.data)).all()

@@ -13,7 +13,7 @@ def test_three_genes_are_shown_beside_the_slide(small_result):
     [section] = kept_out(check, ["st_1", "st_2"])
     assert section.title == TITLE and section.text.startswith(check.words)
     assert section.png.startswith(b"\x89PNG") and all(gene in section.alt for gene in check.patterns.genes)
-    assert " on st_1: " in section.text
+    assert f" on st_{check.patterns.slide + 1}: " in section.text
     assert section.table[0]["cells shuffled"] == f"{check.shuffled:.2f}"
 
 

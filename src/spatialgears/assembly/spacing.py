@@ -31,11 +31,19 @@ def footprint(
     return np.concatenate(parts)
 
 
+def group_mean(values: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Values (N, d) replaced by their mean over the group (N,) of each."""
+    sums = np.stack([np.bincount(group, one) for one in np.asarray(values, np.float64).T], axis=1)
+    means: NDArray[np.float64] = (sums / np.bincount(group)[:, None])[group]
+    return means
+
+
 def fill_footprint(
     coords: NDArray[Any],
     target: NDArray[Any],
     *,
     strength: float,
+    group: NDArray[np.int64] | None = None,
     limit: NDArray[Any] | None = None,
     reach: float = np.inf,
     seed: int,
@@ -50,6 +58,8 @@ def fill_footprint(
         (M, 2) points spread over the tissue, in the same frame.
     strength
         Largest share of the way: 0 changes nothing, 1 fills the footprint exactly.
+    group
+        (N,) numbers of groups of cells that move as one, such as copies; by default each cell is its own.
     limit
         (N,) no cell moves further than this.
     reach
@@ -80,7 +90,7 @@ def fill_footprint(
         shift = np.empty_like(along)
         np.put_along_axis(shift, np.argsort(along, axis=0), wanted, axis=0)
         moved += 0.5 * (shift - along) @ axes.T
-    step = moved - coords
+    step = moved - coords if group is None else group_mean(moved - coords, group)
     length = np.linalg.norm(step, axis=1)
     strength = min(strength, reach / max(float(np.sqrt(np.square(length).mean())), 1e-12))
     if limit is not None:

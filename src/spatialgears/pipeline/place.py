@@ -17,7 +17,7 @@ from torch import Tensor
 from spatialgears.assembly.assemble import Assembly, assemble, pass_bytes
 from spatialgears.assembly.canonical import canonical
 from spatialgears.assembly.measure import BATCH
-from spatialgears.assembly.spacing import fill_footprint, footprint
+from spatialgears.assembly.spacing import fill_footprint, footprint, group_mean
 from spatialgears.config import AssemblyConfig, Config
 from spatialgears.geometry.ensemble import Ensemble, Mapper
 from spatialgears.geometry.features import FeatureRows, Features
@@ -30,6 +30,7 @@ from spatialgears.runtime.progress import Clock, Progress, silent
 from spatialgears.runtime.seeds import child_seed, numpy_rng
 from spatialgears.text import number
 from spatialgears.validate.donors import CellsFrom
+from spatialgears.validate.order import row_keys
 
 BLOCK = 20_000  # cells whose features are held at once
 FOOTPRINT = 50_000  # points that show the tissue evenly filled
@@ -163,14 +164,16 @@ class _Placing:
     ) -> Placement:
         """The placement, from the best guess and the samples."""
         found, n_cells, clock = best.result(), self.counts.shape[0], Clock()
-        coords = found.coords.astype(np.float64)
+        group = self._copies()
+        coords = group_mean(found.coords, group)
         with clock("radii and samples"):
             radius50, radius90, outside = _confidence(self.fitted, self.features, seed=self.seed, each=each)
-            radius50, radius90 = radius50[:n_cells], radius90[:n_cells]
+            radii = group_mean(np.stack([radius50, radius90], axis=1), group)[:n_cells]
+            radius50, radius90 = radii.T.astype(np.float32)
             outside = outside[:n_cells] | (np.asarray(abs(self.counts).sum(1)).ravel() == 0)
         with clock("spacing"):
             slides = slides_among_cells(self.fitted, self.features, coords, seed=self.seed)
-            coords, strength = self._spaced(coords, slides, radius50)
+            coords, strength = self._spaced(coords, slides, radius50, group)
         samples = np.zeros((len(drawn), len(self.features), 2), dtype=np.float32)
         with clock("samples"):
             for s, one in enumerate(drawn):
@@ -200,11 +203,18 @@ class _Placing:
             diagnostics=diagnostics,
         )
 
+    def _copies(self) -> NDArray[np.int64]:
+        """A number for every cell, and every spot beside them: the same for cells with equal counts, which have one place."""
+        keys = row_keys(self.counts, self.fitted.panel.genes)
+        group = np.unique(keys, return_inverse=True)[1]
+        return np.append(group, group.max() + 1 + np.arange(len(self.features) - len(group)))
+
     def _spaced(
         self,
         coords: NDArray[np.float64],
         slides: list[NDArray[np.float64]],
         radius50: NDArray[np.float32],
+        group: NDArray[np.int64],
     ) -> tuple[NDArray[np.float64], float]:
         """Coordinates moved part of the way to fill the slides evenly, and how far; few cells fill no tissue."""
         settings = self.config.assembly
@@ -216,6 +226,7 @@ class _Placing:
             coords,
             even,
             strength=settings.spacing,
+            group=group,
             limit=None if self.fitted.confidence is None else radius50,
             reach=settings.spacing_reach,
             seed=self.seed,

@@ -268,5 +268,6 @@ def _inputs(g: int, header: Header) -> dict[str, TensorSpec]:
         "reliability": TensorSpec((), "F64", low=-1e6, high=1e6),
         "spots": TensorSpec((Axis("fingerprints", MOST_SPOTS),), low=-1e38, high=1e38),
         "cells": TensorSpec((g,), "F64", low=-1e30, high=1e30),
+        "key": TensorSpec((), "I64", -(2.0**63), 2.0**63),
     }
     return found | ({"means": TensorSpec((g,), "F64")} if "inputs.means" in header else {})

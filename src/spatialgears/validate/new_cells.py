@@ -15,6 +15,7 @@ from spatialgears.validate.agreement import MANY, SlideExpression
 from spatialgears.validate.coexpression import Correlations
 from spatialgears.validate.copies import fingerprints, warn_own_spots
 from spatialgears.validate.counts import Form, empty_rows, form_of
+from spatialgears.validate.order import set_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +29,15 @@ class FitRecord:
     spots
         (n,) fingerprints of the slides' spots.
     cells
-        (G,) sums over the cells of the fit, by which they are recognised: their warnings were given at the fit.
+        (G,) sums over the cells of the fit.
+    key
+        A hash of these cells, by which they are recognised: their warnings were given at the fit.
     """
 
     slides: SlideExpression
     spots: NDArray[np.float32]
     cells: NDArray[np.float64]
+    key: np.int64
 
     @classmethod
     def of(
@@ -47,11 +51,11 @@ class FitRecord:
         """Of slides (n_i, G) and cells (N, G) on the model's genes, none of them empty."""
         spots = np.concatenate([fingerprints(slide) for slide in slides])
         expression = SlideExpression.of(slides, cells, forms=forms, raw=raw)
-        return cls(expression, spots[~np.isnan(spots)], _sums(cells))
+        return cls(expression, spots[~np.isnan(spots)], _sums(cells), set_key(cells))
 
     def are_of_the_fit(self, cells: sparse.csr_matrix) -> bool:
         """Whether cells (N, G) are those that the model was fitted on."""
-        return np.allclose(_sums(cells), self.cells)
+        return bool(set_key(cells) == self.key)
 
     def warnings(
         self,
@@ -79,6 +83,7 @@ class FitRecord:
             "reliability": np.array(self.slides.correlations.reliability),
             "spots": self.spots,
             "cells": self.cells,
+            "key": np.array(self.key),
         }
         return arrays if self.slides.means is None else arrays | {"means": self.slides.means}
 
@@ -87,7 +92,7 @@ class FitRecord:
         """From what :meth:`arrays` gave."""
         correlations = Correlations(arrays["correlations"], float(arrays["reliability"]))
         slides = SlideExpression(arrays["genes"], correlations, arrays.get("means"))
-        return cls(slides, arrays["spots"], arrays["cells"])
+        return cls(slides, arrays["spots"], arrays["cells"], np.int64(arrays["key"]))
 
 
 def _sums(counts: sparse.csr_matrix) -> NDArray[np.float64]:

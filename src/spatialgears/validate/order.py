@@ -53,6 +53,12 @@ def row_order(counts: sparse.csr_matrix, genes: NDArray[np.str_]) -> NDArray[np.
     return np.argsort(row_keys(counts, genes), kind="stable")
 
 
+def set_key(counts: sparse.csr_matrix) -> np.int64:
+    """A hash of all rows that have a value, whatever their order; of genes by position."""
+    keys = row_keys(counts, np.arange(counts.shape[1]).astype(str))[np.diff(counts.indptr) > 0]
+    return mix(keys).sum(dtype=np.uint64).astype(np.int64)
+
+
 def sampled_by_name(names: NDArray[np.str_], size: int, *, seed: int) -> NDArray[np.int64]:
     """Positions, sorted, of a random ``size`` of the names: the same names in whatever order they come."""
     return np.sort(np.argsort(hashed(seed, name_keys(names)), kind="stable")[:size])
