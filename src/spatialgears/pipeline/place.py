@@ -168,8 +168,8 @@ class _Placing:
         coords = group_mean(found.coords, group)
         with clock("radii and samples"):
             radius50, radius90, outside = _confidence(self.fitted, self.features, seed=self.seed, each=each)
-            radii = group_mean(np.stack([radius50, radius90], axis=1), group)[:n_cells]
-            radius50, radius90 = radii.T.astype(np.float32)
+            both = group_mean(np.stack([radius50, radius90], axis=1), group)[:n_cells]
+            radius50, radius90 = both.T.astype(np.float32)
             outside = outside[:n_cells] | (np.asarray(abs(self.counts).sum(1)).ravel() == 0)
         with clock("spacing"):
             slides = slides_among_cells(self.fitted, self.features, coords, seed=self.seed)
