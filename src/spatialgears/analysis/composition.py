@@ -82,6 +82,7 @@ def abundance(
     totals = _totals(slide, cells_per_spot)
     evidence, settings = weigh(
         cells, slide, place=place, likeness=likeness, basis=basis, layer=layer, spatial_key=spatial_key, outside=outside,
+        averaged=True,
         seed=seed,
     )  # fmt: skip
     weights = matrix(evidence, settings, seed=seed)

@@ -149,10 +149,16 @@ class Evidence:
     def distance(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, M) half the squared distance of some cells from all spots, in the spread of each cell's place."""
         assert self.laid is not None and self.spread is not None
-        centre = self.coords.mean(0)
-        x, y = self.laid[rows] - centre, self.coords - centre
-        square = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
-        return (square / (2 * self.spread[rows, None] ** 2)).astype(np.float32)
+        centre, unit_length = (
+            self.coords.mean(0),
+            self.pitch,
+        )  # small numbers, so that single precision is enough
+        x, y = (((part - centre) / unit_length).astype(np.float32) for part in (self.laid[rows], self.coords))
+        square = x @ (-2 * y.T)
+        square += (x**2).sum(1)[:, None]
+        square += (y**2).sum(1)
+        square *= (unit_length**2 / (2 * self.spread[rows, None] ** 2)).astype(np.float32)
+        return square
 
     def sharing(self) -> sparse.csr_matrix:
         """(M, M) the matrix that shares a spot's weight equally with its nearest."""

@@ -37,7 +37,7 @@ def transfer(
     least: float = 0.5,
     place: float | None = None,
     likeness: float | None = None,
-    basis: str | None = None,
+    basis: str | Sequence[str] | None = None,
     layer: str | None = None,
     spatial_key: str = "spatial",
     outside: str | None = lookup.OUTSIDE,
@@ -63,7 +63,7 @@ def transfer(
     place, likeness, layer, spatial_key, outside, seed
         As in :func:`spatialgears.tl.spot_weights`.
     basis
-        Key of ``cells.obsm`` with places on the slide; None: the cells are registered. Only for one slide.
+        Key of ``cells.obsm`` with places on the slide, one for each slide; None: the cells are registered.
     key_added
         Name of the slots; default ``"gears_" + key``.
     copy
@@ -100,9 +100,15 @@ def transfer(
     slides = list(slide) if isinstance(slide, Sequence) else [slide]
     if not slides:
         raise InputError("No slide was given.", "Give one or more.")
-    if len(slides) > 1 and basis is not None:
+    keys = (
+        [basis] * len(slides)
+        if basis is None or (isinstance(basis, str) and len(slides) == 1)
+        else list(basis)
+    )
+    if (isinstance(basis, str) and len(slides) > 1) or len(keys) != len(slides):
         raise InputError(
-            "basis names places on one slide, found several slides.", "Transfer from one at a time."
+            f"basis must name places on each of {len(slides)} slides, found {basis!r}.",
+            "Give one key of obsm for each slide, or None to register the cells.",
         )
     if not 0 <= least <= 1:
         raise InputError(f"least must be a probability, found {least}.")
@@ -111,10 +117,10 @@ def transfer(
     if not all(mine.sum() >= 3 for mine in known):
         raise InputError(f"slide.obs[{key!r}] has fewer than 3 values.", "Name another column.")
     slides = [one if mine.all() else one[mine].copy() for one, mine in zip(slides, known, strict=True)]
-    options = {"place": place, "likeness": likeness, "basis": basis, "layer": layer}
+    options = {"place": place, "likeness": likeness, "layer": layer}
     found = [
-        weigh(cells, one, **options, spatial_key=spatial_key, outside=outside, seed=seed)  # type: ignore[arg-type]
-        for one in slides
+        weigh(cells, one, **options, basis=where, spatial_key=spatial_key, outside=outside, seed=seed)  # type: ignore[arg-type]
+        for one, where in zip(slides, keys, strict=True)
     ]
     weights = [matrix(*one, seed=seed) for one in found]
     numeric = all(_numeric(one.obs[key]) for one in slides)

@@ -6,7 +6,10 @@ from spatialgears.bench import (
     cell_check,
     embedding,
     filling,
+    imputation,
     kept_out_genes,
+    label_transfer,
+    many_cells,
     patches,
     refiner,
     registration,
@@ -55,6 +58,21 @@ EXPERIMENTS: dict[str, Experiment] = {
         "dissociated cells without known places: genes that were kept out, read from the cells placed nearest",
         _BY_SEED,
         kept_out_genes.run,
+    ),
+    "impute": Experiment(
+        "genes that were kept out, predicted at the spots by sg.tl.impute, beside simple references",
+        ONE_PRESET | {"task"},
+        imputation.run,
+    ),
+    "transfer": Experiment(
+        "layers of cells by sg.tl.transfer and cell types per spot by sg.tl.abundance, beside simple references",
+        ONE_PRESET | {"task"},
+        label_transfer.run,
+    ),
+    "many-cells": Experiment(
+        "time and memory of these functions at 100,000 cells and 5,000 spots",
+        frozenset({"threads", "time_limit", "memory_limit"}),
+        many_cells.run,
     ),
     "registration": Experiment(
         "distance of registered cells from their true positions, in spot pitches",

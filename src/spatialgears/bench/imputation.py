@@ -1,0 +1,271 @@
+"""Genes that the slide did not show, predicted at its spots from placed cells, beside simple references.
+
+Genes of the slide are kept out in folds. Cells are placed without them, and :func:`spatialgears.tl.impute` predicts them. The
+metrics are those of Li et al. (Nature Methods 2022): for each gene Pearson correlation, structural similarity, RMSE of z-scores
+and Jensen-Shannon divergence over the spots. Rows are kept in the output folder, so that an interrupted experiment continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anndata import AnnData
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.spatial.distance import jensenshannon
+from sklearn.model_selection import KFold
+from sklearn.neighbors import NearestNeighbors
+
+from spatialgears import datasets
+from spatialgears.analysis import impute
+from spatialgears.bench import sets
+from spatialgears.bench.presets import title
+from spatialgears.bench.references import shared_genes
+from spatialgears.bench.request import Outcome, Request, Tell
+from spatialgears.bench.store import Row, Store
+from spatialgears.bench.tables import plain_table
+from spatialgears.config import Config
+from spatialgears.expression.normalise import log_normalise
+from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, morans_i, typical_depth
+from spatialgears.model import GEARS
+from spatialgears.pipeline.cell_check import NEAREST, correlations, nearest_cells, soft_mapping
+from spatialgears.validate.counts import form_of
+
+FOLDS = 5
+MOST_SPATIAL = 300  # genes of a whole transcriptome of which a fold is kept out
+NEIGHBORS = 50  # cells of the kNN references
+SAME_FACTOR = 0.3  # least cosine of principal vectors that SpaGE keeps
+METRICS = ("r", "ssim", "rmse", "js")
+#: Slide without the kept-out genes, placed cells and names of these genes in; (spots, genes) predictions out.
+Method = Callable[[AnnData, AnnData, Sequence[str]], NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One slide, cells, and the genes that are kept out."""
+
+    name: str
+    number: int
+    slide: AnnData
+    cells: AnnData
+    kept_out: Sequence[str]
+
+    @property
+    def seen(self) -> AnnData:
+        """The slide without the genes that are kept out."""
+        return self.slide[:, ~self.slide.var_names.isin(self.kept_out)].copy()
+
+    @property
+    def truth(self) -> NDArray[np.float32]:
+        """(spots, genes) what was measured: log-normalised counts, or values as they are."""
+        return expression(self.slide)[:, self.slide.var_names.get_indexer(self.kept_out)]
+
+
+def folds(name: str, slide: AnnData, cells: AnnData) -> Iterator[Fold]:
+    """Five folds of a targeted panel; of a whole transcriptome, one fold of its most spatial genes."""
+    genes = np.array(shared_genes([slide, cells]))
+    whole = len(genes) > WHOLE_TRANSCRIPTOME
+    if whole:
+        moran = morans_i(slide[:, genes].X, slide.obsm["spatial"], raw=form_of(slide.X) == "counts")
+        genes = genes[np.sort(np.argsort(-moran, kind="stable")[:MOST_SPATIAL])]
+    parts = KFold(FOLDS, shuffle=True, random_state=0).split(genes)
+    for number, (_, out) in enumerate(parts):
+        yield Fold(name, number, slide, cells, genes[out].tolist())
+        if whole:
+            return
+
+
+def public(root: Path | None) -> Iterator[Fold]:
+    """Dissociated cells of the fly embryo, Mouse Atlas, and sections of tumour and cortex whose spots serve as cells."""
+    for name, heading, source in (
+        ("drosophila", "Drosophila", 0),
+        ("mouse_atlas", "Mouse Atlas", 0),
+        ("her2st_A", "her2st A1, spots of A3 as cells", 0),
+        ("dlpfc", "DLPFC 151673, spots of 151675 as cells", 0),
+    ):
+        tissue = datasets.load(name, root)
+        yield from folds(heading, tissue.slides[source], tissue.cells)
+
+
+def simulated(_: Path | None) -> Iterator[Fold]:
+    """Simulated tissue, easy and with a strong shift between platforms."""
+    for shift in (0.0, sets.STRONG_SHIFT):
+        tissue = datasets.simulate_tissue(seed=0, shift=shift, **sets.SIMULATED)
+        yield from folds(f"simulated, shift {shift:g}", tissue.slides[0], tissue.cells)
+
+
+def run(request: Request, tell: Tell) -> Outcome:
+    """Mean scores of every method on every set."""
+    preset = request.preset("quick")
+    config = request.config(preset).with_values(["assembly.samples=0"])  # no samples are looked at
+    rows = []
+    for fold in (simulated if request.simulated else public)(request.data):
+        if request.task and not any(text in fold.name for text in request.task):
+            continue
+        parts = ("impute", fold.name, fold.number, list(fold.kept_out), config.model_dump(mode="json"))
+        row = Store(request.out).once(*parts, make=partial(measured, fold, config))
+        tell(f"{fold.name}, fold {fold.number + 1}: r {np.mean(row['scores'][OURS]['r']):.3f}")
+        rows.append(row)
+    table = summary(rows)
+    text = f"### impute: kept-out genes, mean over genes, {title(preset, config)}\n\n{plain_table(table)}\n"
+    return Outcome(text, {"summary": table, "rows": rows})
+
+
+def measured(fold: Fold, config: Config) -> Row:
+    """Fit and place without the genes, predict them by every method, and score each gene."""
+    seen, normalised = fold.seen, form_of(sparse.csr_matrix(fold.slide.X)) != "counts"
+    model = GEARS(config).fit([seen], fold.cells, normalised=normalised)
+    cells = model.reconstruct(fold.cells, normalised=normalised).to_adata(fold.cells, copy=True)
+    ours = impute(cells, seen, fold.kept_out, basis="X_gears_slide")
+    found = {OURS: scores(fold.truth, np.nan_to_num(ours.X))}
+    for name, method in METHODS.items():
+        found[name] = scores(fold.truth, method(seen, cells, fold.kept_out))
+    return {
+        "name": fold.name,
+        "fold": fold.number,
+        "genes": list(fold.kept_out),
+        "scores": found,
+        "expected": ours.var["score"].tolist(),
+        "settings": ours.uns["gears_impute"],
+    }
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Mean of each score over all genes of a set; of ours also the score that was expected without seeing the gene."""
+    table = []
+    for name in dict.fromkeys(row["name"] for row in rows):
+        mine = [row for row in rows if row["name"] == name]
+        for method in mine[0]["scores"]:
+            means = {
+                key: float(np.mean(np.concatenate([row["scores"][method][key] for row in mine])))
+                for key in METRICS
+            }
+            expected = float(np.mean(np.concatenate([row["expected"] for row in mine])))
+            n_genes = sum(len(row["genes"]) for row in mine)
+            table.append(
+                {
+                    "set": name,
+                    "genes": n_genes,
+                    "method": method,
+                    **means,
+                    "expected r": expected if method == OURS else None,
+                }
+            )
+    return table
+
+
+def scores(truth: NDArray[Any], predicted: NDArray[Any]) -> dict[str, list[float]]:
+    """Pearson r, structural similarity, RMSE of z-scores and Jensen-Shannon divergence of each gene (columns) over spots."""
+    truth, predicted = (np.asarray(x, dtype=np.float64) for x in (truth, predicted))
+    x, y = (part / np.maximum(part.max(0), 1e-12) for part in (truth, predicted))
+    centre = [part - part.mean(0) for part in (x, y)]
+    covariance, variances = (centre[0] * centre[1]).mean(0), [(part**2).mean(0) for part in centre]
+    ssim = (
+        (2 * x.mean(0) * y.mean(0) + 0.01**2)
+        * (2 * covariance + 0.03**2)
+        / ((x.mean(0) ** 2 + y.mean(0) ** 2 + 0.01**2) * (sum(variances) + 0.03**2))
+    )
+    z = [part / np.maximum(part.std(0), 1e-12) for part in centre]
+    share = [np.clip(part, 0, None) + 1e-12 for part in (truth, predicted)]
+    found = {
+        "r": correlations(truth, predicted),
+        "ssim": ssim,
+        "rmse": np.sqrt(np.square(z[0] - z[1]).mean(0)),
+        "js": jensenshannon(*share, axis=0),
+    }
+    return {name: np.round(values, 4).tolist() for name, values in found.items()}
+
+
+def expression(adata: AnnData) -> NDArray[np.float32]:
+    """Log-normalised expression (n, G); values that are no counts as they are."""
+    x = sparse.csr_matrix(adata.X)
+    raw = form_of(x) == "counts"
+    return np.asarray((log_normalise(x, typical_depth(x)) if raw else x).toarray(), dtype=np.float32)
+
+
+def both(slide: AnnData, cells: AnnData) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Standardised expression of the shared genes in spots and cells."""
+    genes = shared_genes([slide, cells])
+    parts = [expression(one)[:, one.var_names.get_indexer(genes)] for one in (slide, cells)]
+    x, y = ((part - part.mean(0)) / np.where(part.std(0) > 0, part.std(0), 1) for part in parts)
+    return x, y
+
+
+def _of(cells: AnnData, genes: Sequence[str]) -> NDArray[np.float32]:
+    return expression(cells)[:, cells.var_names.get_indexer(genes)]
+
+
+def likeness_alone(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+    """Ours without places."""
+    return np.nan_to_num(impute(cells, slide, genes, place=0).X)
+
+
+def placed_cells(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+    """The mean of the cells that were placed nearest to each spot."""
+    near = nearest_cells(
+        cells.obsm["X_gears_slide"], np.asarray(slide.obsm["spatial"], float), min(NEAREST, cells.n_obs // 10)
+    )
+    return np.asarray(near @ _of(cells, genes))
+
+
+def direct_weights(slide: AnnData, cells: AnnData, *, by_cell: bool = False) -> NDArray[np.float32]:
+    """(spots, cells) soft cosine mapping, in which the weights of each spot sum to one, or those of each cell."""
+    x, y = both(slide, cells)
+    products, a, b = x @ y.T, np.square(x).sum(1), np.square(y).sum(1)
+    if not by_cell:
+        return soft_mapping(products, a, b)
+    return soft_mapping(products.T, b, a).T
+
+
+def direct_mapping(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+    """The soft cosine mapping that the check on cells compares with."""
+    return direct_weights(slide, cells) @ _of(cells, genes)
+
+
+def nearest_profiles(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+    """The mean of the cells that are most similar to each spot by cosine."""
+    x, y = both(slide, cells)
+    index = _nearest(x, y)[1]
+    return _of(cells, genes)[index].mean(1)
+
+
+def spage(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+    """Domain-adapted kNN after SpaGE (Abdelaal et al. 2020): principal vectors that both share, then weighted neighbours."""
+    x, y = both(slide, cells)
+    n = max(2, min(50, x.shape[1] // 2))
+    factors = [np.linalg.svd(part, full_matrices=False)[2][:n] for part in (x, y)]  # (n, genes) each
+    _, cosine, right = np.linalg.svd(factors[0] @ factors[1].T)
+    shared = (right @ factors[1])[cosine > SAME_FACTOR]  # principal vectors of the cells
+    distance, index = _nearest(x @ shared.T, y @ shared.T)
+    weights = np.where(distance < 1, 1 - distance / np.maximum(distance.sum(1, keepdims=True), 1e-12), 0)
+    weights /= np.maximum(weights.sum(1, keepdims=True), 1e-12)
+    return np.einsum("sk,skg->sg", weights, _of(cells, genes)[index])
+
+
+def mean(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+    """The mean of all cells, everywhere."""
+    return np.broadcast_to(_of(cells, genes).mean(0), (slide.n_obs, len(genes)))
+
+
+def _nearest(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    k = min(NEIGHBORS, len(y) // 10)
+    found: tuple[NDArray[np.float64], NDArray[np.int64]] = (
+        NearestNeighbors(n_neighbors=k, metric="cosine").fit(y).kneighbors(x)
+    )
+    return found
+
+
+OURS = "spatialgears: impute"
+METHODS: dict[str, Method] = {
+    "likeness alone": likeness_alone,
+    "nearest placed cells": placed_cells,
+    "direct mapping": direct_mapping,
+    "kNN": nearest_profiles,
+    "SpaGE (our implementation)": spage,
+    "mean": mean,
+}

@@ -1,0 +1,107 @@
+"""``gears bench impute``, ``transfer`` and ``many-cells``: what is kept out, how it is scored, and rows that are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spatialgears import datasets, metrics
+from spatialgears.analysis import register
+from spatialgears.bench import imputation, label_transfer, many_cells
+from spatialgears.bench.request import Request
+
+SMALL = {"n_cells": 300, "n_genes": 60, "n_sections": 1, "spots": 100}
+
+
+def with_true_places(slides, cells, config):
+    """Cells at their true places, as a perfect model would leave them."""
+    tissue = datasets.simulate_tissue(**SMALL, seed=0)
+    cells = cells.copy()
+    coords = tissue.truth.obsm["spatial"]
+    cells.obsm["X_gears"], cells.obs["gears_radius50"] = metrics.canonical(coords), 0.1
+    register(cells, *slides)
+    return cells
+
+
+@pytest.fixture
+def tissue():
+    return datasets.simulate_tissue(**SMALL, seed=0)
+
+
+def test_genes_of_a_panel_are_kept_out_in_folds(tissue):
+    folds = list(imputation.folds("small", tissue.slides[0], tissue.cells))
+    assert len(folds) == 5
+    assert sorted(gene for fold in folds for gene in fold.kept_out) == sorted(tissue.slides[0].var_names)
+    for fold in folds:
+        assert not set(fold.seen.var_names) & set(fold.kept_out)
+        assert fold.truth.shape == (tissue.slides[0].n_obs, len(fold.kept_out))
+
+
+def test_scores_of_a_perfect_and_of_a_constant_prediction():
+    truth = np.random.default_rng(0).gamma(2.0, size=(50, 3))
+    perfect, flat = imputation.scores(truth, truth), imputation.scores(truth, np.ones_like(truth))
+    assert perfect["r"] == perfect["ssim"] == [1, 1, 1] and perfect["rmse"] == [0, 0, 0]
+    assert flat["r"] == [0, 0, 0] and flat["rmse"] == pytest.approx([1, 1, 1], abs=1e-3)
+    assert (np.array(flat["js"]) > 0.1).all() and (np.array(perfect["js"]) < 1e-3).all()
+
+
+def test_references_follow_a_gene_they_did_not_see(tissue):
+    fold = next(imputation.folds("small", tissue.slides[0], tissue.cells))
+    r = {
+        name: np.mean(imputation.scores(fold.truth, method(fold.seen, tissue.cells, fold.kept_out))["r"])
+        for name, method in imputation.METHODS.items()
+        if name not in ("nearest placed cells", "likeness alone")
+    }
+    assert r["mean"] == 0 and min(value for name, value in r.items() if name != "mean") > 0.2
+
+
+def test_mapping_sums_to_one_by_spot_or_by_cell(tissue):
+    slide, cells = tissue.slides[0], tissue.cells
+    np.testing.assert_allclose(imputation.direct_weights(slide, cells).sum(1), 1, rtol=1e-4)
+    np.testing.assert_allclose(imputation.direct_weights(slide, cells, by_cell=True).sum(0), 1, rtol=1e-4)
+
+
+def test_calibration_is_the_gap_between_probability_and_accuracy():
+    names, true = ["a", "b"], np.array(["a"] * 8 + ["b"] * 2)
+    sure = label_transfer.judged(np.tile([0.8, 0.2], (10, 1)), true, names)
+    assert sure["accuracy"] == sure["mean probability"] == pytest.approx(0.8)
+    assert sure["calibration error"] == pytest.approx(0)
+    too_sure = label_transfer.judged(np.tile([1.0, 0.0], (10, 1)), true, names)
+    assert too_sure["calibration error"] == pytest.approx(0.2)
+
+
+def test_composition_is_compared_with_the_truth():
+    truth = np.eye(3)
+    assert label_transfer.compared(truth, truth)["JSD"] == pytest.approx(0, abs=1e-6)
+    assert label_transfer.compared(truth[::-1], truth)["JSD"] == pytest.approx(2 / 3, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_labels_and_composition_are_measured_once(tissue, tmp_path, monkeypatch):
+    calls = []
+
+    def place(*given):
+        calls.append(given)
+        return with_true_places(*given)
+
+    monkeypatch.setattr(label_transfer, "placed", place)
+    slide = tissue.slides[0]
+    layers = label_transfer.Labelled("labels", [slide], tissue.cells, "domain", tissue.truth.obs["domain"])
+    truth = pd.DataFrame(1 / 3, index=range(slide.n_obs), columns=sorted(set(tissue.cells.obs["cell_type"])))
+    types = label_transfer.Composed("types", slide, tissue.cells, "cell_type", truth)
+    monkeypatch.setattr(label_transfer, "simulated", lambda _: iter([layers, types]))
+    request = Request(out=tmp_path, simulated=True)
+    found = label_transfer.run(request, print)
+    best = found.found["labels of cells"]
+    assert best[0]["accuracy"] > 0.5 and {"kNN", "direct mapping"} <= {row["method"] for row in best}
+    assert len(found.found["cell types per spot"]) == 7 and len(calls) == 2
+    assert label_transfer.run(request, print).found == found.found and len(calls) == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_functions_are_timed_in_a_process_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(many_cells, "SIZE", {"n_cells": 400, "n_spots": 100, "n_genes": 300})
+    monkeypatch.setattr(many_cells, "FUNCTIONS", {"abundance": many_cells.FUNCTIONS["abundance"]})
+    (row,) = many_cells.run(Request(out=tmp_path), print).found
+    assert row["function"] == "abundance" and row["seconds"] > 0 and row["peak GB"] > 0
