@@ -10,7 +10,7 @@ SMALL = {
     "supervision": {"n_min": 16, "n_max": 32},
     "geometry": {
         "steps": 15,
-        "crossfit": 2,
+        "crossfit": 4,
         "slide_steps": 5,
         "refiner_steps": 4,
         "width": 16,

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from spatialgears.geometry.networks import ContextEncoder, Dropout, Generator
+from spatialgears.expression.signal import masking_noise
+from spatialgears.geometry.networks import ContextEncoder, Dropout, GeneMasking, Generator
 
 
 def test_context_and_proposal_are_equivariant_and_ignore_padding(tiny, mask):
@@ -54,3 +55,17 @@ def test_dropout_is_off_in_evaluation_and_follows_its_generator():
     first, again, other = (layer.drop(x, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_masking_genes_moves_coordinates_as_the_noise_says():
+    """Coordinates of profiles whose genes are masked one by one have the covariance of :class:`GeneMasking`."""
+    rng = torch.Generator().manual_seed(0)
+    axes = torch.linalg.qr(torch.randn(300, 4, generator=rng)).Q
+    y = torch.randn(4, generator=rng).expand(20_000, 4)
+    x, p = y @ axes.T, 0.3
+    masked = x * (torch.rand(x.shape, generator=rng) >= p) / (1 - p) @ axes
+    layer = GeneMasking(p, masking_noise(x[:1], axes))
+    drawn = layer.drop(y, rng)
+    torch.testing.assert_close(drawn.T.cov(), masked.T.cov(), rtol=0.1, atol=2e-3)
+    torch.testing.assert_close(drawn.mean(0), y[0], rtol=0, atol=0.02)
+    assert torch.equal(layer.eval()(y), y) and not torch.equal(layer.train()(y), y)

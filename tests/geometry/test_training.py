@@ -12,7 +12,7 @@ from spatialgears.geometry.heldout import HeldOutScore
 from spatialgears.geometry.training import _Minisets, _Phases, one_cycle
 from spatialgears.runtime.files import load_state
 from spatialgears.runtime.seeds import torch_rng
-from spatialgears.supervision.folds import Folds
+from spatialgears.supervision.folds import Folds, models_left_out
 
 
 def train(tissue, config, **options):
@@ -29,7 +29,10 @@ def train(tissue, config, **options):
 def folds_of(slides, config):
     g = config.geometry
     return Folds.draw(
-        [len(one) for one in slides], crossfit=g.crossfit, leave_out_slides=g.slide_steps > 0, seed=1
+        [len(one) for one in slides],
+        crossfit=g.crossfit,
+        left_out=models_left_out(len(slides)) if g.slide_steps else 0,
+        seed=1,
     )
 
 

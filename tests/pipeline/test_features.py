@@ -17,7 +17,7 @@ class Embedding:
 class Views:
     """Spots whose view is a row of a table."""
 
-    table, thins, n_spots = torch.randn(6, 5), True, 6
+    table, thins, n_spots, bank = torch.randn(6, 5), True, 6, None
 
     def draw(self, index, generator):
         return self.table[index]
@@ -29,12 +29,12 @@ def test_what_the_networks_see_of_spots():
     x = views.table[index]
     plain = SpotFeatures(views, None, None, embedding_only=False)
     assert torch.equal(plain.seen(index, rng), x) and plain.draw(index, rng).embedding is None
-    axes = torch.eye(5)[:, :1]
-    signal = Signal(axes, [axes, torch.eye(5)[:, 1:2]], torch.arange(6) % 2)
+    axes, other = torch.eye(5)[:, :2], torch.eye(5)[:, 1:2]
+    signal = Signal(
+        axes, [axes @ (axes.T @ axes), other @ (other.T @ axes)], torch.arange(6) % 2, torch.eye(2)
+    )
     filtered = SpotFeatures(views, signal, Embedding(), embedding_only=False)
-    kept = torch.stack(
-        [x[0] * torch.eye(5)[0], x[1] * torch.eye(5)[1]]
-    )  # spot 4 is in part 0, spot 1 in part 1
+    kept = x[:, :2] * torch.tensor([[1, 1], [0, 1]])  # spot 4 is in part 0, spot 1 in part 1
     assert torch.equal(filtered.seen(index, rng), kept)
     drawn = filtered.draw(index, rng)
     assert torch.equal(drawn.seen, kept) and torch.equal(drawn.embedding, x[:, :2] * 10)
@@ -91,3 +91,15 @@ def test_features_of_an_embedding_do_not_depend_on_how_many_are_made_at_once(sma
     whole = features[np.arange(50)].seen
     monkeypatch.setattr("spatialgears.pipeline.features.DENSE_CELLS", 7)
     torch.testing.assert_close(features[np.arange(50)].seen, whole)
+
+
+def test_precomputed_views_are_projected_once():
+    """A view that is drawn from the bank is the projection of one of the spot's precomputed views."""
+    views = Views()
+    views.bank = torch.randn(4, 6, 5)
+    axes = torch.linalg.qr(torch.randn(5, 2)).Q
+    signal = Signal(axes, [axes], torch.zeros(6, dtype=torch.long), torch.eye(2))
+    index = torch.tensor([3, 0, 3, 5])
+    seen = SpotFeatures(views, signal, None, embedding_only=False).seen(index, torch.Generator())
+    distance = (views.bank[:, index] @ axes - seen).norm(dim=-1)
+    assert seen.shape == (4, 2) and (distance.min(0).values < 1e-5).all()

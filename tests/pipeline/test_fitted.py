@@ -10,7 +10,7 @@ from spatialgears.storage.model_folder import StoredModel
 
 
 def test_only_the_first_member_has_a_refiner(small_config):
-    network = build_network(7, 3, small_config)
+    network = build_network(7, 3, small_config, directions=False)
     assert [hasattr(member, "denoiser") for member in network.members] == [True, False, False]
 
 

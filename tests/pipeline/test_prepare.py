@@ -9,7 +9,7 @@ from spatialgears.check import check_inputs
 from spatialgears.errors import InputError
 from spatialgears.model import GEARS
 from spatialgears.pipeline.prepare import prepare
-from spatialgears.supervision.folds import Folds
+from spatialgears.supervision.folds import Folds, models_left_out
 from spatialgears.validate import validate_inputs
 
 
@@ -72,16 +72,20 @@ def test_a_check_foresees_the_very_panel(small_config):
     model = GEARS(config).fit(slide, cells)
     assert found.panel_genes == len(model.panel_)
     by_chance = 3 * np.sqrt(2 / (6 * 120))  # on 120 spots Moran's I exceeds 0.1 without any pattern
-    assert found.spatial_genes == int((model.panel_.morans_i > by_chance).sum()) < (model.panel_.morans_i > 0.1).sum()
+    assert (
+        found.spatial_genes
+        == int((model.panel_.morans_i > by_chance).sum())
+        < (model.panel_.morans_i > 0.1).sum()
+    )
 
 
 def test_every_part_is_held_out_of_one_model_and_few_slides_are_left_out():
-    folds = Folds.draw([300, 100, 50, 50], crossfit=3, leave_out_slides=True, seed=0)
+    folds = Folds.draw([300, 100, 50, 50], crossfit=3, left_out=3, seed=0)
     assert np.bincount(folds.part).tolist() == [50] * 10
     assert folds.held_out.sum() == 150 and folds.left_out == 3
     assert np.bincount(folds.whole).tolist() == [300, 100, 50, 50]
-    by_donor = Folds.draw([300, 100, 50, 50], crossfit=3, leave_out_slides=True, seed=0, wholes=[0, 1, 0, 1])
+    by_donor = Folds.draw([300, 100, 50, 50], crossfit=3, left_out=2, seed=0, wholes=[0, 1, 0, 1])
     assert np.bincount(by_donor.whole).tolist() == [350, 150] and by_donor.left_out == by_donor.wholes == 2
     np.testing.assert_array_equal(by_donor.part, folds.part)
-    assert Folds.draw([300], crossfit=3, leave_out_slides=True, seed=0).left_out == 0
-    assert Folds.draw([30, 30], crossfit=12, leave_out_slides=False, seed=0).part.max() == 11
+    assert [models_left_out(wholes) for wholes in (1, 2, 3, 9)] == [0, 2, 3, 3]
+    assert Folds.draw([30, 30], crossfit=12, left_out=0, seed=0).part.max() == 11

@@ -94,11 +94,7 @@ def assemble(
         raise InputError("There are no cells to place.", "Check the filters that were applied to the cells.")
     clock = _Clock(geometry)
     room = cells_in_one_pass(features.width, config)
-    if (
-        config.mode == "one-shot"
-        or (config.mode == "auto" and n_cells <= room)
-        or n_cells <= config.patch_size
-    ):
+    if in_one_pass(features, config):
         coords, diagnostics, notes = _one_pass(features, clock, np.arange(n_cells), seed=seed)
         if config.mode == "patches":
             notes.append("They fit in one patch, so there was nothing to stitch.")
@@ -115,6 +111,12 @@ def assemble(
         coords = extend(features, clock.network, core, coords=coords, seed=seed, progress=progress)
     notes.append(f"{n_cells - len(core):,} further cells were laid on a core of {len(core):,}.")
     return _finish(coords, "parts", clock, diagnostics=diagnostics, notes=notes)
+
+
+def in_one_pass(features: FeatureRows, config: AssemblyConfig) -> bool:
+    """Whether all cells go through the networks as one set."""
+    fit = config.mode == "auto" and len(features) <= cells_in_one_pass(features.width, config)
+    return fit or config.mode == "one-shot" or len(features) <= config.patch_size
 
 
 def pass_bytes(width: int) -> float:

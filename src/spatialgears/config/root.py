@@ -41,9 +41,9 @@ class Config(Stage):
         when="you share the machine: fewer",
     )
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = setting(
-        "cpu",
-        "where networks are trained: cpu, cuda (NVIDIA), mps (Apple), or auto for what is there",
-        when="you have a GPU",
+        "auto",
+        "where networks are trained: cpu, cuda (NVIDIA), mps (Apple), or auto: cuda if it is there, else cpu",
+        when="you have a GPU and want to train on the CPU, or on an Apple GPU",
     )
     devices: Annotated[int, Field(ge=1)] = setting(
         1,

@@ -139,7 +139,8 @@ class GeometryConfig(Stage):
     crossfit: Annotated[int, Field(ge=0, le=20)] = setting(
         3,
         "generators that are averaged, each trained without a different part of the spots (a tenth or less). The held-out "
-        "spots are used for early stopping, the self-check and the radii. 0: one generator, trained on all spots",
+        "spots are used for early stopping, the self-check and the radii. Models that leave out whole slides count, too, "
+        "but at least one generator remains. 0: one generator, trained on all spots",
         when="accuracy matters more than time: more. With 0 there are no radii, and no self-check on spots",
     )
     slide_steps: Annotated[int, Field(ge=0)] = setting(
@@ -169,8 +170,8 @@ class GeometryConfig(Stage):
     )
     width: Annotated[int, Field(ge=4, le=4096, multiple_of=4)] = constant(128, "c, the context dimension")
     inducing: Annotated[int, Field(ge=1, le=4096)] = constant(32, "m, inducing points of an ISAB")
-    context_blocks: Annotated[int, Field(ge=0, le=32)] = constant(2, "ISABs of the context encoder")
-    generator_blocks: Annotated[int, Field(ge=0, le=32)] = constant(2, "ISABs of the generator")
+    context_blocks: Annotated[int, Field(ge=0, le=32)] = constant(1, "ISABs of the context encoder")
+    generator_blocks: Annotated[int, Field(ge=0, le=32)] = constant(1, "ISABs of the generator")
     refiner: Literal["residual", "none"] = constant("residual", "the diffusion refiner; none leaves it out")
     denoiser_blocks: Annotated[int, Field(ge=1, le=32)] = constant(2, "blocks of the refiner's denoiser")
     reference: Annotated[int, Field(ge=16, le=65536)] = constant(
@@ -207,6 +208,10 @@ class GeometryConfig(Stage):
     def pairs(self) -> bool:
         """Whether minisets are drawn in pairs that overlap."""
         return any((self.overlap_shape, self.overlap_scale, self.overlap_kl))
+
+    def generators(self, left_out: int) -> int:
+        """Cross-fitted generators beside so many models that leave out a whole slide or donor, which count, too."""
+        return max(min(self.crossfit, 1), self.crossfit - left_out)
 
     def sets(self, n_slides: int) -> int:
         """Minisets of a training step on so many slides."""

@@ -44,23 +44,35 @@ class Signal:
     axes
         (G, k) found with all spots, for cells.
     apart
-        (G, k_p) each, found without one part of the spots.
+        (G, k) each: takes a profile to coordinates along ``axes`` of its projection on the directions found without one
+        part of the spots.
     part
         (n_spots,) the part of each spot.
+    noise
+        (k, k) covariance of the coordinates of a profile of length one when half of its genes, at random, are masked.
     """
 
     axes: Tensor
     apart: list[Tensor]
     part: Tensor
+    noise: Tensor
 
     def of_spots(self, x: Tensor, index: Tensor) -> Tensor:
-        """Expression x (..., G) of spots ``index`` (...,), projected on directions that were found without them."""
+        """Coordinates (..., k) along ``axes`` of expression x (..., G) of spots ``index`` (...,).
+
+        The expression is first projected on directions that were found without the spots.
+        """
         flat, part = x.flatten(0, -2), self.part[index].flatten()
-        seen = torch.empty_like(flat)
-        for number, axes in enumerate(self.apart):
+        seen = flat.new_empty(len(flat), self.axes.shape[1])
+        for number, onto in enumerate(self.apart):
             mine = part == number
-            seen[mine] = flat[mine] @ axes @ axes.T
-        return seen.view_as(x)
+            seen[mine] = flat[mine] @ onto
+        return seen.view(*x.shape[:-1], -1)
+
+
+def uses_directions(config: ExpressionConfig, shared_genes: int) -> bool:
+    """Whether the generators see coordinates along a few directions of expression instead of genes."""
+    return config.signal == "spatial" or (config.signal == "auto" and shared_genes > WHOLE_TRANSCRIPTOME)
 
 
 def shared_by_neighbours(
@@ -76,7 +88,7 @@ def shared_by_neighbours(
     The genes of a targeted panel were chosen because they are spatial, and all are used. Most of the ``shared_genes`` of a
     whole transcriptome carry noise.
     """
-    if config.signal == "none" or (config.signal == "auto" and shared_genes <= WHOLE_TRANSCRIPTOME):
+    if not uses_directions(config, shared_genes):
         return None
     slides, places, parts = [], [], []
     part = torch.randperm(views.n_spots, generator=torch_rng(seed, "signal")) % PARTS
@@ -98,8 +110,31 @@ def shared_by_neighbours(
         return spatial_signal(some, where)
 
     axes = found(without=-1)
+    axes = axes @ random_rotation(axes.shape[1], torch_rng(seed, "signal", "rotation"))
     logger.info("spatial signal: %d directions of %d genes", axes.shape[1], axes.shape[0])
-    return Signal(axes, [found(without=number) for number in range(PARTS)], part)
+    others = [found(without=number) for number in range(PARTS)]
+    apart = [other @ (other.T @ axes) for other in others]
+    return Signal(axes, apart, part, masking_noise(torch.cat(slides), axes))
+
+
+def random_rotation(k: int, generator: torch.Generator) -> Tensor:
+    """A random orthogonal matrix (k, k).
+
+    Adam scales the step of each weight separately. On the directions themselves, weights of the weakest, which are mostly
+    noise, would change as fast as those of the strongest. A random rotation mixes them, as genes do.
+    """
+    return torch.linalg.qr(torch.randn(k, k, generator=generator)).Q
+
+
+def masking_noise(x: Tensor, axes: Tensor) -> Tensor:
+    """Covariance (k, k) of a profile's coordinates along ``axes`` (G, k) when genes are masked, per squared length.
+
+    Masking gene g with probability 1/2, and doubling it otherwise, adds +-x_g a_g to the coordinates: the covariance is
+    the sum of x_g^2 a_g a_g^T. Here it is averaged over profiles x (n, G), projected and brought to length one.
+    """
+    square = (x @ axes @ axes.T).square()
+    share = (square / square.sum(1, keepdim=True).clamp_min(1e-12)).mean(0)  # (G,)
+    return axes.T @ (share[:, None] * axes)
 
 
 def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -> Tensor:
@@ -141,6 +176,11 @@ def spatial_signal(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -> Te
         (n_i, 2) their coordinates.
     """
     centred = [x - x.mean(0) for x in slides]
+    basis = None
+    if sum(map(len, centred)) < centred[0].shape[1]:  # fewer spots than genes span fewer directions
+        basis = torch.linalg.qr(torch.cat(centred).T).Q  # (G, n)
+        centred = [x @ basis for x in centred]
     size, axes = torch.linalg.eigh(spatial_covariance(centred, coords))
     count = max(int((size > -ABOVE_NOISE * size[0]).sum()), min(FEWEST, len(size)))
-    return axes.flip(1)[:, :count].float().contiguous()
+    axes = axes.flip(1)[:, :count].float()
+    return axes.contiguous() if basis is None else basis @ axes

@@ -127,9 +127,10 @@ class Ensemble(nn.Module):
         steps: int,
         sigma_start: float,
         seeds: Tensor,
+        base: Tensor | None = None,
     ) -> Tensor:
-        """V_pred (B, n, d): the mean proposal, refined along ``steps`` Heun steps; 0 returns it as it is."""
-        base = self(features, mask)
+        """V_pred (B, n, d): the mean proposal, or that given, refined along ``steps`` Heun steps; 0 returns it as it is."""
+        base = self(features, mask) if base is None else base
         if steps == 0 or self.lead.config.refiner == "none":
             return base
         return self.lead.sample(

@@ -26,6 +26,9 @@ class GeometryModel(nn.Module):
         Widths and modes. With ``refiner="none"`` there is no denoiser. A refiner that is trained after the generator
         (``refiner_steps > 0``) has its own context encoder: the generator's has memorised the training spots, and a
         denoiser that relied on it would be overconfident on new cells.
+    noise
+        Where the features are coordinates along directions of expression: how masking genes moves them
+        (:class:`~spatialgears.geometry.networks.GeneMasking`).
 
     Attributes
     ----------
@@ -35,14 +38,16 @@ class GeometryModel(nn.Module):
 
     sigma_data: Tensor
 
-    def __init__(self, n_features: int, dim: int, config: GeometryConfig) -> None:
+    def __init__(
+        self, n_features: int, dim: int, config: GeometryConfig, *, noise: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.n_features, self.dim, self.config = n_features, dim, config
-        self.context = ContextEncoder(n_features, config)
+        self.context = ContextEncoder(n_features, config, noise)
         self.generate = Generator(dim, config)
         self.register_buffer("sigma_data", torch.tensor(1.0))
         if config.refiner != "none":
-            self.refiner_context = ContextEncoder(n_features, config) if config.refiner_steps else None
+            self.refiner_context = ContextEncoder(n_features, config, noise) if config.refiner_steps else None
             self.denoiser = Denoiser(dim, config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

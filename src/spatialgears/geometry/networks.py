@@ -19,9 +19,10 @@ class ContextEncoder(nn.Module):
     the model from memorising a few hundred spots.
     """
 
-    def __init__(self, n_features: int, config: GeometryConfig) -> None:
+    def __init__(self, n_features: int, config: GeometryConfig, noise: Tensor | None = None) -> None:
         super().__init__()
-        layers: list[nn.Module] = [Dropout(config.input_dropout)]
+        p = config.input_dropout
+        layers: list[nn.Module] = [Dropout(p) if noise is None else GeneMasking(p, noise)]
         if config.hidden:
             layers += [nn.Linear(n_features, config.hidden), nn.LayerNorm(config.hidden), nn.SiLU()]
             layers += [Dropout(config.hidden_dropout)]
@@ -42,7 +43,7 @@ class ContextEncoder(nn.Module):
 def _dropped(layers: nn.Sequential, hide: torch.Generator, h: Tensor) -> Tensor:
     """Apply the layers with dropout from a generator; their mode and the global generator stay as they are."""
     for layer in layers:
-        h = layer.drop(h, hide) if isinstance(layer, Dropout) else layer(h)
+        h = layer.drop(h, hide) if isinstance(layer, Dropout | GeneMasking) else layer(h)
     return h
 
 
@@ -63,6 +64,36 @@ class Dropout(nn.Dropout):
         bits = bits.view(torch.int16)[: x.numel()].view(x.shape).to(x.device)
         least = min(round(self.p * 2**16), 2**16 - 1) - 2**15
         return x * (bits >= least).to(x.dtype).div_(1 - self.p)
+
+
+class GeneMasking(nn.Module):
+    """What masking genes does to coordinates along a few directions of expression: normal noise of the same covariance.
+
+    Each coordinate sums over hundreds of genes, so the noise of masking some of them is close to normal.
+
+    Parameters
+    ----------
+    p
+        Probability that a gene is masked.
+    noise
+        (k, k) covariance for a profile of length one at p = 1/2 (:func:`spatialgears.expression.signal.masking_noise`).
+    """
+
+    root: Tensor
+
+    def __init__(self, p: float, noise: Tensor) -> None:
+        super().__init__()
+        size, axes = torch.linalg.eigh(noise)
+        self.register_buffer("root", (p / (1 - p) * size.clamp_min(0)).sqrt()[:, None] * axes.T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Coordinates (..., k) with noise in training mode, by torch's global generator."""
+        return self.drop(x) if self.training else x
+
+    def drop(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Coordinates (..., k) with noise in any mode."""
+        noise = torch.randn(x.shape, generator=generator).to(x.device)
+        return x + x.norm(dim=-1, keepdim=True) * (noise @ self.root.to(x.dtype))
 
 
 class Generator(nn.Module):

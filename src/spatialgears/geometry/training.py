@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from spatialgears.config import Config
 from spatialgears.geometry.heldout import Draw, HeldOutScore
@@ -95,6 +96,7 @@ def train_geometry(
     folds: Folds,
     config: Config,
     seed: int,
+    noise: Tensor | None = None,
     fabric: Fabric | None = None,
     checkpoint: Path | None = None,
     data: str = "",
@@ -104,8 +106,8 @@ def train_geometry(
 
     With ``refiner_steps = 0`` all are trained jointly, as in the paper. Otherwise the generator is trained first, and the
     refiner on its residuals. With ``crossfit`` there are several generators, each trained without some of the spots, and the
-    refiner is trained on residuals of held-out spots. With several slides, models that each leave out a donor, or a slide
-    where there is one donor, are trained first (``slide_steps``). Their scores on what is left out decide how long the
+    refiner is trained on residuals of held-out spots, or of slides that were left out. With several slides, models that each
+    leave out a donor, or a slide where there is one donor, are trained first (``slide_steps``). Their scores on what is left out decide how long the
     others are trained, because the score on spots of known slides keeps rising long after the score on a new slide has
     peaked.
 
@@ -123,6 +125,8 @@ def train_geometry(
         Its ``supervision`` and ``geometry`` parts apply here.
     seed
         Decides everything random.
+    noise
+        As of :class:`~spatialgears.geometry.model.GeometryModel`.
     fabric
         The engine; created from the configuration when omitted.
     checkpoint
@@ -134,23 +138,26 @@ def train_geometry(
     """
     geometry = config.geometry
     slides = [np.asarray(slide, dtype=np.float64) for slide in slides]
-    phases = _Phases(draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, progress)
+    phases = _Phases(
+        draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, progress, noise
+    )
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
     crossfitted = slide_folds = None
-    fold, count = folds.part, folds.crossfit
-    if two_phases:  # the refiner is trained on the spots that a generator was trained without, or on all
+    if two_phases:  # the refiner is trained on spots that a generator was trained without, or on all
+        fold, count = (folds.whole, folds.left_out) if folds.left_out else (folds.part, folds.crossfit)
         unseen = [phases.sampler(fold == i) for i in range(count)] or [phases.sampler()]
     with owned_rng():
         model = phases.new_model(n_features)
         if folds.left_out:
             slide_folds = phases.without_slides(n_features, folds)
-        if count:
+        if folds.crossfit:
             crossfitted = phases.crossfit(model, n_features, folds)
         else:
             phases.run(part, part, model, geometry.steps, _Minisets([phases.sampler()]))
         if two_phases:
-            minisets = _Minisets(unseen, crossfitted.models if crossfitted else None)
+            judges = slide_folds or crossfitted
+            minisets = _Minisets(unseen, judges.models if judges else None)
             phases.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
     for one in (model, *(m for some in (crossfitted, slide_folds) if some for m in some.models)):
         one.cpu()  # everything after training runs there
@@ -178,13 +185,12 @@ class _Phases:
     checkpoint: Path | None
     data: str
     progress: Progress
+    noise: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.history: History = {}
         self.coords = torch.from_numpy(np.concatenate(self.slides)).float()
-        g = self.config.geometry
-        self.pairs = g.pairs
-        self.sets = g.sets(len(self.slides))
+        self.pairs = self.config.geometry.pairs
 
     def new_model(self, n_features: int, *, name: str = "") -> GeometryModel:
         """An untrained model. One that leaves out spots, named by what it leaves out, has no refiner."""
@@ -192,7 +198,7 @@ class _Phases:
         if name:
             geometry = geometry.model_copy(update={"refiner": "none"})
         torch.manual_seed(child_seed(self.seed, "geometry", name))
-        return GeometryModel(n_features, DIM, geometry)
+        return GeometryModel(n_features, DIM, geometry, noise=self.noise)
 
     def sampler(self, keep: np.ndarray | None = None) -> MinisetSampler:
         return MinisetSampler(self.slides, self.config.supervision, keep=keep)
@@ -224,8 +230,9 @@ class _Phases:
         if not found:
             return 0
         mean, steps = np.mean(found, axis=0), np.asarray(self.history["slide-0/heldout_step"])
-        others = wholes / (wholes - 1)
-        at = steps * others
+        n_slides, sets = len(self.slides), self.config.geometry.sets
+        seen = n_slides * (wholes - 1) / wholes  # slides of such a model, on average
+        at = steps * (n_slides / seen) * (sets(round(seen)) / sets(n_slides))
         good = np.flatnonzero(mean >= mean.max() - AS_GOOD)
         enough = self._steps_for(SLIDE_VIEWS)
         late = good[at[good] >= enough]
@@ -236,8 +243,8 @@ class _Phases:
 
     def _steps_for(self, views: int) -> float:
         """Steps in which every spot is seen about so many times."""
-        s = self.config.supervision
-        shown = self.sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)  # spots, in one step
+        s, sets = self.config.supervision, self.config.geometry.sets(len(self.slides))
+        shown = sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)  # spots, in one step
         return views * len(self.coords) / shown
 
     def without_slides(self, n_features: int, folds: Folds) -> TrainedFolds:
@@ -261,16 +268,17 @@ class _Phases:
         """The sets of one step that fall to this process, on the device; ``own`` decides the views of spots."""
         which = step % len(minisets.samplers)
         sampler, shared = minisets.samplers[which], None
+        count = max(self.config.geometry.sets(sampler.n_slides), self.fabric.world_size)  # one each at least
         share = slice(self.fabric.global_rank, None, self.fabric.world_size)
         if self.pairs:
-            twins = sampler.draw_pairs(self.sets, generator)
+            twins = sampler.draw_pairs(count, generator)
             index, mask = (
                 torch.cat([getattr(twins.first, a)[share], getattr(twins.second, a)[share]])
                 for a in ("index", "mask")
             )
             shared = twins.shared[share]
         else:
-            sets = sampler.draw(self.sets, generator)
+            sets = sampler.draw(count, generator)
             index, mask = sets.index[share], sets.mask[share]
         real = None if bool(mask.all()) else mask
         batch: Batch = self.fabric.to_device(Batch(self.draw(index, own), self.coords[index], real, shared))

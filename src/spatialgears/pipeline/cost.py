@@ -14,6 +14,7 @@ from spatialgears.config import Config
 from spatialgears.errors import InputError
 from spatialgears.expression.encoder import HIDDEN
 from spatialgears.expression.inputs import MAX_PROFILES
+from spatialgears.expression.signal import uses_directions
 from spatialgears.expression.start import COMPONENTS
 from spatialgears.expression.views import BANK_BYTES, MAX_VIEWS
 from spatialgears.geometry.ensemble import ENSEMBLE_DRAWS
@@ -22,8 +23,10 @@ from spatialgears.pipeline import cell_check
 from spatialgears.pipeline.features import DENSE_CELLS
 from spatialgears.runtime.memory import memory_limits
 from spatialgears.runtime.threads import usable_threads
-from spatialgears.supervision.folds import MOST_LEFT_OUT
+from spatialgears.supervision.folds import models_left_out
 from spatialgears.supervision.targets import DIM
+
+DIRECTIONS = 60  # of expression on a whole transcriptome; 20 to 60 were seen
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def predict_cost(
     stored: int = 0,
     n_slides: int = 1,
     wholes: int | None = None,
+    shared_genes: int = 0,
 ) -> Cost:
     """Expected time and memory of a run, linear in spots, cells, genes and training steps.
 
@@ -108,14 +112,17 @@ def predict_cost(
         With several, how long to train is found out first.
     wholes
         Donors, or slides of one donor, that can be left out; by default as many as slides.
+    shared_genes
+        Of slides and cells: on whole transcriptomes the networks see a few directions instead of genes.
     """
     c, a, g = Coefficients(), config.assembly, config.geometry
+    wholes = wholes or n_slides
     cores = config.threads or usable_threads().number
     speed = c.macs_per_second * cores**c.core_gain
-    width_in = _width(n_genes, config)
+    width_in = _width(n_genes, config, shared_genes)
     generator, denoiser = _macs(width_in, config)
     elements = g.sets(n_slides) * _set_size(n_spots, config) * (1 + g.pairs)
-    members = max(g.crossfit, 1)
+    members = max(g.generators(models_left_out(wholes) if g.slide_steps else 0), 1)
     draws = max(ENSEMBLE_DRAWS, 2 * members) if g.crossfit else 0
     refine = members * generator + 2 * c.refine_factor * a.steps * denoiser
     best = members * generator if a.samples else refine  # without samples the best guess is refined itself
@@ -127,7 +134,8 @@ def predict_cost(
     seconds = c.start_seconds + c.panel_seconds * n_spots * n_genes + n_cells * each
     stages: dict[str, float] = {}
     if n_spots:
-        stages = _training(n_spots, n_cells, n_genes, config, speed=speed, n_slides=n_slides, wholes=wholes)
+        seen = (n_genes, width_in)
+        stages = _training(n_spots, n_cells, seen, config, speed=speed, n_slides=n_slides, wholes=wholes)
         seconds += sum(stages.values())
     if n_cells:
         checked = min(n_cells, cell_check.MOST_CELLS)
@@ -153,9 +161,11 @@ def predict_cost(
     return Cost(seconds, int(c.base_bytes + data + max(step, at_once, encoder)), stages)
 
 
-def _width(n_genes: int, config: Config) -> int:
+def _width(n_genes: int, config: Config, shared_genes: int) -> int:
     """Features of a spot or cell as the geometry network sees it."""
-    return config.expression.embed_dim if config.geometry.inputs == "embedding" else n_genes
+    if config.geometry.inputs == "embedding":
+        return config.expression.embed_dim
+    return min(n_genes, DIRECTIONS) if uses_directions(config.expression, shared_genes) else n_genes
 
 
 def _macs(width_in: int, config: Config) -> tuple[int, int]:
@@ -183,28 +193,32 @@ def _profiles(n_spots: int, n_cells: int, config: Config) -> int:
 def _training(
     n_spots: int,
     n_cells: int,
-    n_genes: int,
+    seen: tuple[int, int],
     config: Config,
     *,
     speed: float,
     n_slides: int,
-    wholes: int | None,
+    wholes: int,
 ) -> dict[str, float]:
     """Seconds of every training, by the name under which it tells its progress, in the order in which they come."""
     c, e, g = Coefficients(), config.expression, config.geometry
-    generator, denoiser = _macs(_width(n_genes, config), config)
+    n_genes, width_in = seen
+    generator, denoiser = _macs(width_in, config)
     size = _set_size(n_spots, config)
     elements, pairs = g.sets(n_slides) * size * (1 + g.pairs), 6 * size * DIM
     enough = g.views * n_spots / elements if g.views and g.crossfit else g.steps
-    steps, folds, left_out = min(g.steps, enough), max(g.crossfit, 1), 0
-    wholes = wholes or n_slides
-    if wholes > 1 and g.slide_steps:
-        others = wholes / (wholes - 1)
+    left_out = models_left_out(wholes) if g.slide_steps else 0
+    steps, folds = min(g.steps, enough), max(g.generators(left_out), 1)
+    share = 1.0  # of the sets of a step that a model has which leaves out a slide
+    if left_out:
+        share = g.sets(round(n_slides * (wholes - 1) / wholes)) / g.sets(n_slides)
+        others = wholes / (wholes - 1) * share
         least = min(SLIDE_VIEWS * n_spots / elements, max(g.steps, g.slide_steps * others))
         found = max(c.rehearsed_share * g.slide_steps * others, least) if g.crossfit else g.steps
-        steps, left_out = found, min(wholes, MOST_LEFT_OUT)
+        steps = found
     joint = denoiser if not g.refiner_steps else 0
-    step = c.step_seconds + 3 * elements * (generator + joint + pairs) / speed
+    work = 3 * elements * (generator + joint + pairs) / speed
+    step = c.step_seconds + work
     stages: dict[str, float] = {}
     if profiles := _profiles(n_spots, n_cells, config):
         layers = [min(n_genes, COMPONENTS) if e.residual else n_genes, *HIDDEN, e.embed_dim]
@@ -213,7 +227,9 @@ def _training(
         batches = min(e.epochs * per_epoch, e.max_steps)
         stages["encoder"] = batches * (c.step_seconds + 12 * e.batch_size * encoder / speed)
         stages["encoder"] += c.profile_seconds * profiles * n_genes
-    stages |= {f"geometry slide-{i}": g.slide_steps * step for i in range(left_out)}
+    stages |= {
+        f"geometry slide-{i}": g.slide_steps * (c.step_seconds + share * work) for i in range(left_out)
+    }
     alone = "joint" if joint else "generator"
     stages |= {
         f"geometry fold-{i}" if g.crossfit else f"geometry {alone}": steps * step for i in range(folds)

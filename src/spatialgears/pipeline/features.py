@@ -50,6 +50,8 @@ class SpotFeatures:
         """What the generators see (..., f) of a fresh view of the spots ``index`` (...,): all that training needs."""
         if self._constant is not None:
             return self._constant[index]
+        if self._bank is not None:
+            return self._bank[torch.randint(len(self._bank), index.shape, generator=generator), index]
         x = self.views.draw(index, generator)
         if self.embedding_only:
             assert self.encoder is not None
@@ -68,6 +70,14 @@ class SpotFeatures:
     def width(self) -> int:
         """f, the features that the generators see."""
         return self.seen(torch.zeros(1, dtype=torch.long), torch_rng(0)).shape[-1]
+
+    @cached_property
+    def _bank(self) -> Tensor | None:
+        """Coordinates (views, n_spots, k) of precomputed views along the directions of the signal, where there are such."""
+        if self.signal is None or self.views.bank is None:
+            return None
+        every = torch.arange(self.views.n_spots)
+        return torch.stack([self.signal.of_spots(view, every) for view in self.views.bank])
 
     @cached_property
     def _constant(self) -> Tensor | None:
@@ -118,7 +128,7 @@ class CellView:
         if config.geometry.inputs == "embedding":
             return Features(None, embedding)
         moved = x if self.pull is None else self.pull(x)
-        return Features(moved if self.axes is None else moved @ self.axes @ self.axes.T, embedding)
+        return Features(moved if self.axes is None else moved @ self.axes, embedding)
 
 
 @dataclass(frozen=True, eq=False)

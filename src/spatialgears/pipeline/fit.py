@@ -185,6 +185,7 @@ def _fit_geometry(prepared: Prepared, spots: SpotFeatures, run: _Run) -> Geometr
         folds=prepared.folds,
         config=run.config,
         seed=child_seed(run.seed, "geometry"),
+        noise=None if spots.signal is None else spots.signal.noise,
         fabric=run.fabric,
         checkpoint=run.checkpoint,
         data=run.data,

@@ -237,7 +237,8 @@ class Fitted:
             encoder=encoder,
         )
         slides = [KeptSlide.from_tensors(part(f"slide{i}", tensors)) for i in range(int(meta["slides"]))]
-        network = build_network(slides[0].features.width, int(meta["members"]), config)
+        directions = view.axes is not None
+        network = build_network(slides[0].features.width, int(meta["members"]), config, directions=directions)
         if spots := part("network.nearest", tensors):
             network.nearest = NearestSpots(**spots)
         network.load_state_dict(part("network", tensors))
@@ -269,9 +270,10 @@ class Fitted:
         )
 
 
-def build_network(n_features: int, members: int, config: Config) -> Ensemble:
-    """An untrained ensemble; only its first member has a refiner."""
-    plain = config.geometry.model_copy(update={"refiner": "none"})
+def build_network(n_features: int, members: int, config: Config, *, directions: bool) -> Ensemble:
+    """An untrained ensemble, on genes or on ``directions`` of expression; only its first member has a refiner."""
+    lead, noise = config.geometry, torch.zeros(n_features, n_features) if directions else None
+    plain = lead.model_copy(update={"refiner": "none"})
     return Ensemble(
-        [GeometryModel(n_features, DIM, config.geometry if i == 0 else plain) for i in range(members)]
+        [GeometryModel(n_features, DIM, plain if i else lead, noise=noise) for i in range(members)]
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Any
+from threading import Lock
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from scipy import sparse
 from scipy.spatial import KDTree
 from torch import Tensor
 
-from spatialgears.assembly.assemble import Assembly, assemble, pass_bytes
+from spatialgears.assembly.assemble import Assembly, assemble, in_one_pass, pass_bytes
 from spatialgears.assembly.canonical import canonical
 from spatialgears.assembly.measure import BATCH
 from spatialgears.assembly.spacing import fill_footprint, footprint, group_mean
@@ -45,6 +46,7 @@ class Network:
     ensemble: Ensemble
     config: AssemblyConfig
     steps: int
+    proposal: _Once | None = None
 
     def __call__(self, features: Features, mask: Tensor, seeds: Tensor) -> Tensor:
         """V_pred (B, n, d)."""
@@ -55,7 +57,22 @@ class Network:
             steps=self.steps,
             sigma_start=self.config.sigma_start,
             seeds=seeds,
+            base=None if self.proposal is None else self.proposal(lambda: self.ensemble(features, real)),
         )
+
+
+class _Once:
+    """The proposal for all cells as one set, computed by the first thread that asks for it."""
+
+    def __init__(self) -> None:
+        self._lock, self._value = Lock(), cast("Tensor | None", None)
+
+    @torch.no_grad()
+    def __call__(self, compute: Callable[[], Tensor]) -> Tensor:
+        with self._lock:
+            if self._value is None:
+                self._value = compute()
+            return self._value
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +128,9 @@ def place(
         locality = features[np.arange(len(features))].seen.numpy()
     refined = settings.steps and config.geometry.refiner != "none"  # otherwise there is nothing to sample
     n_samples = settings.samples if refined and counts.shape[0] <= settings.sample_cells else 0
-    guess = Network(fitted.network, settings, steps=0 if settings.samples else settings.steps)
-    sample = Network(fitted.network, settings, settings.steps)
+    proposal = _Once() if in_one_pass(features, settings) else None
+    guess = Network(fitted.network, settings, 0 if settings.samples else settings.steps, proposal)
+    sample = Network(fitted.network, settings, settings.steps, proposal)
     pool = ThreadPoolExecutor(
         _workers(workers, features, settings), initializer=torch.set_flush_denormal, initargs=(True,)
     )

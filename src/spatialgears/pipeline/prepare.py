@@ -14,7 +14,7 @@ from spatialgears.expression.matching import matched_counts
 from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, Panel, build_panel
 from spatialgears.pipeline.cost import Cost, predict_cost
 from spatialgears.pipeline.foreseen import foreseen
-from spatialgears.supervision.folds import Folds
+from spatialgears.supervision.folds import Folds, models_left_out
 from spatialgears.supervision.slides import Frame, canonicalise
 from spatialgears.validate import ValidInputs
 from spatialgears.validate.agreement import SlideCellAgreement
@@ -85,6 +85,7 @@ class Prepared:
             stored=stored,
             n_slides=len(self.slides),
             wholes=self.folds.wholes,
+            shared_genes=len(self.inputs.genes),
         )
 
 
@@ -135,9 +136,10 @@ def as_counts(inputs: ValidInputs) -> ValidInputs:
 
 def draw_folds(sizes: Sequence[int], config: Config, *, wholes: Sequence[int] | None = None) -> Folds:
     """The folds of a run with this configuration on slides with so many spots, left out by ``wholes``."""
-    g = config.geometry
+    g, wholes = config.geometry, range(len(sizes)) if wholes is None else wholes
+    left_out = models_left_out(len(set(wholes))) if g.slide_steps else 0
     return Folds.draw(
-        sizes, crossfit=g.crossfit, leave_out_slides=g.slide_steps > 0, seed=config.seed, wholes=wholes
+        sizes, crossfit=g.generators(left_out), left_out=left_out, seed=config.seed, wholes=wholes
     )
 
 

@@ -150,9 +150,10 @@ def expected_tensors(
     encoder = _encoder(g, header) if config.geometry.uses_embedding else {}
     h = header["encoder.scale"]["shape"][0] if encoder and "encoder.scale" in header else 0
     alone = config.geometry.inputs == "embedding"
-    seen = h if alone else g
+    directions = "panel.signal" in header
+    seen = h if alone else [g, *header["panel.signal"]["shape"]][-1] if directions else g
     with torch.device("meta"):  # shapes without memory
-        network = build_network(seen, int(facts["members"]), config).state_dict()
+        network = build_network(seen, int(facts["members"]), config, directions=directions).state_dict()
     found = {f"network.{name}": _weights(TensorSpec.like(one)) for name, one in network.items()} | encoder
     found |= {name: TensorSpec((), low=POSITIVE) for name in found if name.endswith(".sigma_data")}
     found |= {
@@ -178,10 +179,10 @@ def expected_tensors(
             },
         }
         if not alone:
-            found[f"slide{i}.expression"] = TensorSpec((anchors, g), low=-FEATURE, high=FEATURE)
+            found[f"slide{i}.expression"] = TensorSpec((anchors, seen), low=-FEATURE, high=FEATURE)
         if encoder:
             found[f"slide{i}.embedding"] = TensorSpec((anchors, h), low=-FEATURE, high=FEATURE)
-    if "panel.signal" in header:
+    if directions:
         found["panel.signal"] = TensorSpec((g, Axis("directions", g)), low=-2, high=2)
     elif config.expression.pull > 0 and not alone:
         bank = Axis("pulling spots", 10**6)

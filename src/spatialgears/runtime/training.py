@@ -35,13 +35,14 @@ HISTORY_POINTS = 300  # a phase's history holds about this many means over conse
 
 
 def make_fabric(config: Config) -> Fabric:
-    """The Lightning Fabric engine the configuration asks for; one process on the CPU by default."""
+    """The Lightning Fabric engine the configuration asks for; one process, on a GPU if there is one, by default."""
     from lightning_fabric import Fabric
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it logs every process
-    on_cpu = config.accelerator == "cpu" or (
-        config.accelerator == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    )
+    accelerator: str = config.accelerator
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    on_cpu = accelerator == "cpu"
     if on_cpu and config.precision == "16-mixed":
         raise ConfigError(
             "precision = 16-mixed needs a GPU, but the configuration asks for the CPU.", "Use 32-true."
@@ -57,18 +58,23 @@ def make_fabric(config: Config) -> Fabric:
         )
     try:
         fabric = Fabric(
-            accelerator=config.accelerator,
+            accelerator=accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,
             precision=config.precision,
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"accelerator = {config.accelerator} with devices = {config.devices} cannot be used here: {error}",
+            f"accelerator = {accelerator} with devices = {config.devices} cannot be used here: {error}",
             "Use accelerator = cpu and devices = 1.",
         ) from error
     fabric.launch()
+    log.info("networks are trained on %s", "the CPU" if on_cpu else _device_name(fabric.device))
     return fabric
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def join(config: Config) -> None:

@@ -43,7 +43,7 @@ class Folds:
         sizes: Sequence[int],
         *,
         crossfit: int,
-        leave_out_slides: bool,
+        left_out: int,
         seed: int,
         wholes: Sequence[int] | None = None,
     ) -> Folds:
@@ -55,8 +55,8 @@ class Folds:
             Spots of each slide.
         crossfit
             Cross-fitted models.
-        leave_out_slides
-            Whether slides are left out as a whole, where there are several.
+        left_out
+            Models that each leave out a whole donor or slide.
         seed
             The seed of the run.
         wholes
@@ -65,8 +65,6 @@ class Folds:
         n_spots = sum(sizes)
         order = torch.randperm(n_spots, generator=torch_rng(child_seed(seed, "geometry"), "folds")).numpy()
         wholes = range(len(sizes)) if wholes is None else wholes
-        count = len(set(wholes))
-        left_out = min(count, MOST_LEFT_OUT) if leave_out_slides and count > 1 else 0
         return cls(order % max(crossfit, PARTS), np.repeat(wholes, sizes), crossfit, left_out)
 
     @property
@@ -78,3 +76,8 @@ class Folds:
     def held_out(self) -> NDArray[np.bool_]:
         """(n_spots,) whether some cross-fitted model is trained without the spot."""
         return self.part < self.crossfit
+
+
+def models_left_out(wholes: int) -> int:
+    """Models that each leave out one of so many donors, or slides of one donor."""
+    return min(wholes, MOST_LEFT_OUT) if wholes > 1 else 0

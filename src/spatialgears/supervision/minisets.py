@@ -80,6 +80,11 @@ class MinisetSampler:
         self._coords = coords.T[:, self._index].contiguous()  # (2, slides, widest)
         self._padding = torch.arange(widest) >= self._sizes[:, None]  # (slides, widest)
 
+    @property
+    def n_slides(self) -> int:
+        """Slides that spots are drawn from."""
+        return int((self._sizes > 0).sum())
+
     def draw(self, batch: int, generator: torch.Generator) -> Minisets:
         """A batch of independent minisets."""
         slide, logp, n = self._around_centres(batch, generator)
