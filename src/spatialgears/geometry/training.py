@@ -107,9 +107,9 @@ def train_geometry(
     With ``refiner_steps = 0`` all are trained jointly, as in the paper. Otherwise the generator is trained first, and the
     refiner on its residuals. With ``crossfit`` there are several generators, each trained without some of the spots, and the
     refiner is trained on residuals of held-out spots, or of slides that were left out. With several slides, models that each
-    leave out a donor, or a slide where there is one donor, are trained first (``slide_steps``). Their scores on what is left out decide how long the
-    others are trained, because the score on spots of known slides keeps rising long after the score on a new slide has
-    peaked.
+    leave out a donor, or a slide where there is one donor, are trained first (``slide_steps``). Their scores on what is left
+    out decide how long the others are trained, because the score on spots of known slides keeps rising long after the score
+    on a new slide has peaked.
 
     Parameters
     ----------
