@@ -266,23 +266,16 @@ class GEARS:
         )
         _log_warnings(found)
         with threads(config.threads) as workers, threads(1), shown(progress) as callback:
-            placed = place(
-                fitted,
-                counts,
-                config,
-                missing=missing,
-                cells_from=whose,
-                workers=workers,
-                progress=callback,
-            )
+            placed = place(fitted, counts, config, missing=missing, workers=workers, progress=callback)
             placed = placed.as_given(order, fitted)
             placed.diagnostics["threads"] = fitted.threads
             check = fitted.cell_check if known else None
             if check is None:
                 check = check_cells(fitted, counts, config, missing=missing, progress=callback)
+        placed = radii.calibrated(placed, fitted, check, cells_from=whose)
         found += self._warnings(placed, check, of_the_fit=known)
         if whose != "same-donor" and not radii.donors_left_out(fitted):
-            found += filter(None, [radii.words(fitted, whose)])
+            found += filter(None, [radii.words(fitted, placed.diagnostics)])
         return Reconstruction(
             obs_names=np.asarray(cells.obs_names, dtype=str),
             cell_check=check,

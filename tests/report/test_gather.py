@@ -126,7 +126,7 @@ def test_without_radii_none_are_promised(small_model, small_result, small_tissue
 def test_with_one_donor_the_first_lines_say_so(small_model, content, monkeypatch):
     assert "Radii are calibrated on donors that were left out" in content().verdict
     monkeypatch.setattr(small_model, "_fitted", replace(small_model.fitted_, donors=Donors(("a", "a"), True)))
-    assert "Radii are widened 1.7-fold: the slides are of one donor" in content(command="gears").verdict
+    assert "the check on cells: the slides are of one donor" in content(command="gears").verdict
 
 
 def test_slides_of_one_name_are_told_apart():

@@ -43,7 +43,7 @@ OURS = "placed cells"
 def run(request: Request, tell: Tell) -> Outcome:
     """The table over folds and seeds, and measured beside predicted patterns of the first seed."""
     preset = request.preset()
-    config = request.config(preset).with_values(["assembly.samples=0"])  # no samples are looked at
+    config = request.config(preset).with_values(["geometry.refiner=none"])  # no samples are looked at
     name, tissue = _tissue(request.data, request.simulated)
     store, table = Store(request.out), []
     by_gene, patterns = dict[str, float](), list[NDArray[Any]]()

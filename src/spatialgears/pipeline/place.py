@@ -23,14 +23,12 @@ from spatialgears.config import AssemblyConfig, Config
 from spatialgears.geometry.ensemble import Ensemble, Mapper
 from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.metrics.points import lay_on
-from spatialgears.pipeline import radii
 from spatialgears.pipeline.features import CellFeatures
 from spatialgears.pipeline.fitted import Fitted
 from spatialgears.runtime.processes import rank_and_size
 from spatialgears.runtime.progress import Clock, Progress, silent
 from spatialgears.runtime.seeds import child_seed, numpy_rng
 from spatialgears.text import number
-from spatialgears.validate.donors import CellsFrom
 from spatialgears.validate.order import row_keys
 
 BLOCK = 20_000  # cells whose features are held at once
@@ -108,13 +106,12 @@ def place(
     config: Config,
     *,
     missing: NDArray[np.bool_],
-    cells_from: CellsFrom = "same-donor",
     workers: int = 1,
     progress: Progress = silent,
 ) -> Placement:
     """Place cells with counts (N, G) on the model's genes, of which some (G,) may be ``missing``.
 
-    Whose the cells are decides their radii, and nothing else.
+    Radii are those that left-out spots or donors give; :mod:`~spatialgears.pipeline.radii` makes them hold for cells.
 
     The best guess and the samples are computed side by side by ``workers`` threads, each of them in one thread: sums that
     are split over threads depend on their number, and so would the places.
@@ -147,7 +144,7 @@ def place(
         try:
             if rank_and_size()[1] > 1:  # processes must meet in one order
                 wait([best, *drawn])
-            found = _Placing(fitted, features, counts, config, seed, cells_from)
+            found = _Placing(fitted, features, counts, config, seed)
             return found.finish(best, drawn, each=pool.map, progress=progress)
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -175,7 +172,6 @@ class _Placing:
     counts: sparse.csr_matrix
     config: Config
     seed: int
-    cells_from: CellsFrom
 
     def finish(
         self, best: Future[Assembly], drawn: list[Future[Assembly]], *, each: Mapper, progress: Progress
@@ -197,23 +193,17 @@ class _Placing:
             for s, one in enumerate(drawn):
                 samples[s] = _onto(one.result().coords.astype(np.float64), coords)
                 progress("samples", s + 1, len(samples), {})
-        diagnostics = {
-            **found.diagnostics,
-            "mode": found.mode,
-            "spacing": strength,
-            "cells_from": self.cells_from,
-        }
+        diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": strength}
         if n_cells >= self.config.assembly.spacing_cells:  # fewer do not fill a tissue
             pitches = [slide.pitch for slide in self.fitted.slides]
             diagnostics["unfilled"] = unfilled(coords[:n_cells], slides, pitches)
         diagnostics["profile"] = {**found.profile, **clock.seconds}
-        half, most = radii.factors(self.fitted, self.cells_from)
         placed, centre = canonical(coords), coords.mean(0)
         turn = lay_on(coords - centre, placed.coords)
         return Placement(
             coords=placed.coords[:n_cells].astype(np.float32),
-            radius50=(half * radius50).astype(np.float32),
-            radius90=(most * radius90).astype(np.float32),
+            radius50=radius50.astype(np.float32),
+            radius90=radius90.astype(np.float32),
             outside=outside,
             samples=((samples[:, :n_cells] - centre) @ turn).astype(np.float32),
             slides=[((spots - centre) @ turn).astype(np.float32) for spots in slides],

@@ -1,29 +1,65 @@
-"""Radii by whose the cells are: cells of another donor are placed less well than held-out spots of the slides say.
+"""Radii that hold for cells, which are placed less well than held-out spots of the slides say.
 
 Where donors were left out, their errors calibrate the radii of cells of another donor, and held-out spots those of cells
-of the slides' own donors. Where none was, as with one donor, radii from the slides are multiplied by :data:`WIDER` for cells
-that may be of another donor.
+of the slides' own donors. No spot shows how much worse cells are placed than spots. The check on cells does: the smaller the
+share of its ceiling that it reaches, the larger the error of cells. Where the error that it stands for exceeds the radii, all
+radii are widened by one factor. They never become narrower. Where cells could not be checked and may be of another donor, of
+whom none was left out, the factor is :data:`WIDER`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.pipeline.fitted import Fitted
+from spatialgears.pipeline.place import Placement
 from spatialgears.validate.donors import CellsFrom
 
+#: Median error of cells whose check reaches nothing, in RMS radii of a slide, and the power by which it falls with what is
+#: missing to the ceiling. ``gears bench cell-check`` fits them to simulated tissues and embryos, and tests them on others.
+LARGEST, POWER = 0.85, 1.25
 #: Error of cells of another donor over that of held-out spots, both in units of their spread. Learnt on pairs of donors with
 #: known positions (``gears bench donors``); the page on results says how well radii then hold.
 WIDER = 1.7
 
 
-def factors(fitted: Fitted, cells_from: CellsFrom) -> tuple[float, float]:
-    """What the 50% and the 90% radii, as calibrated by what was left out, are multiplied with."""
-    confidence = fitted.confidence
-    if confidence is None or donors_left_out(fitted) == (cells_from != "same-donor"):
+def calibrated(placed: Placement, fitted: Fitted, check: CellCheck, *, cells_from: CellsFrom) -> Placement:
+    """The placement, its radii from left-out spots or donors made to hold for these cells.
+
+    ``diagnostics["widened"]`` is the factor by which the check on cells widened them.
+    """
+    half, most = _by_donor(fitted, cells_from)
+    placed = replace(placed, radius50=half * placed.radius50, radius90=most * placed.radius90)
+    known = placed.radius50[np.isfinite(placed.radius50)]
+    factor = 1.0
+    if check.checked and len(known):
+        factor = max(1.0, expected_error(check) / float(np.median(known)))
+    elif cells_from != "same-donor" and not donors_left_out(fitted):
+        factor = WIDER
+    return replace(
+        placed,
+        radius50=(factor * placed.radius50).astype(np.float32),
+        radius90=(factor * placed.radius90).astype(np.float32),
+        diagnostics={**placed.diagnostics, "cells_from": cells_from, "widened": factor},
+    )
+
+
+def expected_error(check: CellCheck) -> float:
+    """Median error of cells, in RMS radii of a slide, that a check on them stands for."""
+    return float(LARGEST * (1 - np.clip(check.r / check.ceiling, 0, 1)) ** POWER)
+
+
+def _by_donor(fitted: Fitted, cells_from: CellsFrom) -> tuple[float, float]:
+    """What turns radii by left-out donors into those by held-out spots, if the cells are of the slides' donors."""
+    if fitted.confidence is None or cells_from != "same-donor" or not donors_left_out(fitted):
         return 1.0, 1.0
-    if not donors_left_out(fitted):
-        return WIDER, WIDER
-    half, most = (confidence.quantile(level, own=True) / confidence.quantile(level) for level in (0.5, 0.9))
-    return half, most
+    quantile = fitted.confidence.quantile
+    return quantile(0.5, own=True) / quantile(0.5), quantile(0.9, own=True) / quantile(0.9)
 
 
 def donors_left_out(fitted: Fitted) -> bool:
@@ -31,22 +67,22 @@ def donors_left_out(fitted: Fitted) -> bool:
     return fitted.donors.count > 1 and fitted.folds.left_out > 0
 
 
-def words(fitted: Fitted, cells_from: CellsFrom) -> str:
-    """For whose cells the radii hold."""
+def words(fitted: Fitted, placed: Mapping[str, Any]) -> str:
+    """For whose cells the radii hold, by the diagnostics of a placement."""
+    cells_from, factor = placed.get("cells_from", "unknown"), float(placed.get("widened", 1.0))
     if fitted.confidence is None:
         return ""
+    checked = f" They are widened {factor:.1f}-fold, as the check on cells asks." if factor > 1.05 else ""
     one = fitted.donors.count == 1
     if cells_from == "same-donor":
-        return f"Radii hold for cells of {'this donor' if one else 'the donors of the slides'} only."
+        return f"Radii hold for cells of {'this donor' if one else 'the donors of the slides'} only.{checked}"
     if donors_left_out(fitted):
-        return "Radii are calibrated on donors that were left out" + (
-            "." if fitted.donors.stated else ", each slide being taken as a donor of its own."
-        )
+        whole = "." if fitted.donors.stated else ", each slide being taken as a donor of its own."
+        return f"Radii are calibrated on donors that were left out{whole}{checked}"
     why = "the slides are of one donor" if one else "no donor was left out"
-    text = f"Radii are widened {WIDER:g}-fold: {why}, and the cells "
-    if cells_from == "other-donor":
-        return text + "are of another. How well another donor is placed was not checked."
-    return text + (
-        "may be of another, on which nothing was checked. If they are not, say so with --cells-from same-donor "
-        "(cells_from=)."
-    )
+    text = f"Radii rest on held-out spots and on the check on cells: {why}, and the cells "
+    if factor == WIDER:
+        text = f"Radii are widened {WIDER:g}-fold: {why}, and the cells "
+        checked = ""
+    whose = "are of another." if cells_from == "other-donor" else "may be of another."
+    return f"{text}{whose}{checked}"

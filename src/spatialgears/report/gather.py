@@ -116,8 +116,7 @@ def report_content(
     some = [np.sort(drawn(len(one), MOST_SPOTS)) for one in spots]
     kept = searched[: max(1, MOST_VALUES // max(len(rows) + sum(map(len, some)), 1))]
     level, words = verdict(placed.cell_check, checks, placed.outside)
-    cells_from = placed.diagnostics.get("cells_from", "unknown")
-    if held := radii.words(model.fitted_, cells_from):
+    if held := radii.words(model.fitted_, placed.diagnostics):
         words += f" {held}"
     resembled = _resembled(subject, {subject.types: kinds, DOMAIN: domains})
     return ReportContent(

@@ -1,0 +1,83 @@
+"""Radii that hold for cells: wider where the check on them is poor, never narrower than what was left out says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from spatialgears.pipeline import radii
+from spatialgears.pipeline.cell_check import CellCheck, not_checked
+from spatialgears.pipeline.place import Placement
+
+CHECK = CellCheck(0.2, 0.01, 0.6, 0.0, 0.8, 50, 500, "weak", "Weak.")
+UNKNOWN = not_checked("5 cells are too few.", n_cells=5)
+
+
+def fitted(*, donors: int = 1, left_out: int = 0):
+    """A model of slides of some donors; with donors that were left out, radii for the slides' own are half as wide."""
+    confidence = SimpleNamespace(quantile=lambda level, own=False: 0.5 if own else 1.0)
+    named = SimpleNamespace(count=donors, stated=True)
+    return SimpleNamespace(donors=named, folds=SimpleNamespace(left_out=left_out), confidence=confidence)
+
+
+def placement(radius50: float) -> Placement:
+    radius = np.linspace(0.5, 1.5, 5, dtype=np.float32) * radius50
+    nothing = np.zeros((5, 2), np.float32)
+    return Placement(nothing, radius, 2 * radius, radius > 9, nothing[None], [], "", {"spacing": 0.0})
+
+
+def test_the_worse_the_check_the_larger_the_error_it_stands_for():
+    errors = [radii.expected_error(replace(CHECK, r=r)) for r in (-0.1, 0.0, 0.2, 0.4, 0.6, 0.8, 0.9)]
+    assert errors[0] == errors[1] == radii.LARGEST and errors[-1] == errors[-2] == 0
+    assert (np.diff(errors[1:-1]) < 0).all()
+
+
+@pytest.mark.parametrize("cells_from", ["same-donor", "other-donor", "unknown"])
+def test_radii_grow_by_one_factor_to_the_error_of_the_check(cells_from):
+    narrow = placement(0.1)
+    found = radii.calibrated(narrow, fitted(), CHECK, cells_from=cells_from)
+    factor = found.diagnostics["widened"]
+    assert np.median(found.radius50) == pytest.approx(radii.expected_error(CHECK), rel=1e-5)
+    for name in ("radius50", "radius90"):
+        np.testing.assert_allclose(getattr(found, name), factor * getattr(narrow, name), rtol=1e-5)
+    assert found.diagnostics["spacing"] == 0 and "widened" not in narrow.diagnostics
+    assert f"widened {factor:.1f}-fold, as the check on cells asks" in radii.words(
+        fitted(), found.diagnostics
+    )
+
+
+@pytest.mark.parametrize("check", [CHECK, replace(CHECK, r=0.79), UNKNOWN])
+def test_radii_never_shrink(check):
+    wide = placement(2.0)
+    found = radii.calibrated(wide, fitted(), check, cells_from="same-donor")
+    assert found.diagnostics["widened"] == 1
+    np.testing.assert_array_equal(found.radius50, wide.radius50)
+
+
+def test_without_a_check_cells_of_another_donor_get_the_fixed_factor():
+    narrow = placement(0.1)
+    for cells_from, factor in (("same-donor", 1.0), ("other-donor", radii.WIDER), ("unknown", radii.WIDER)):
+        found = radii.calibrated(narrow, fitted(), UNKNOWN, cells_from=cells_from)
+        np.testing.assert_allclose(found.radius50, factor * narrow.radius50, rtol=1e-6)
+        assert ("1.7-fold" in radii.words(fitted(), found.diagnostics)) == (factor > 1)
+    left = radii.calibrated(narrow, fitted(donors=2, left_out=2), UNKNOWN, cells_from="unknown")
+    np.testing.assert_array_equal(left.radius50, narrow.radius50)
+
+
+def test_the_slides_own_donors_have_the_radii_of_held_out_spots():
+    wide, good = placement(0.1), replace(CHECK, r=0.8)
+    own = radii.calibrated(wide, fitted(donors=2, left_out=2), good, cells_from="same-donor")
+    np.testing.assert_allclose(own.radius50, wide.radius50 / 2)
+    other = radii.calibrated(wide, fitted(donors=2, left_out=2), good, cells_from="other-donor")
+    np.testing.assert_allclose(other.radius50, wide.radius50)
+
+
+def test_unknown_radii_stay_unknown():
+    nothing = np.full(5, np.nan, np.float32)
+    found = radii.calibrated(
+        replace(placement(0.1), radius50=nothing, radius90=nothing), fitted(), CHECK, cells_from="same-donor"
+    )
+    assert np.isnan(found.radius50).all() and found.diagnostics["widened"] == 1
