@@ -75,6 +75,13 @@ def test_the_slides_own_donors_have_the_radii_of_held_out_spots():
     np.testing.assert_allclose(other.radius50, wide.radius50)
 
 
+def test_left_out_slides_yield_to_the_check_only_if_it_is_weak():
+    narrow, model = placement(0.01), fitted(donors=2, left_out=2)
+    for verdict, wider in (("good", False), ("fair", False), ("weak", True), ("none", True)):
+        found = radii.calibrated(narrow, model, replace(CHECK, verdict=verdict), cells_from="unknown")
+        assert (found.diagnostics["widened"] > 1) == wider
+
+
 def test_unknown_radii_stay_unknown():
     nothing = np.full(5, np.nan, np.float32)
     found = radii.calibrated(
