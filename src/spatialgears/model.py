@@ -20,6 +20,7 @@ from spatialgears.pipeline.cost import predict_cost, require_memory
 from spatialgears.pipeline.fit import fit_model
 from spatialgears.pipeline.fitted import Fitted
 from spatialgears.pipeline.kept_out import check_cells
+from spatialgears.pipeline.noise import WARNING as NOISE
 from spatialgears.pipeline.place import Placement, place
 from spatialgears.pipeline.pose import OnSlide, Pose
 from spatialgears.pipeline.prepare import Prepared, prepare
@@ -300,11 +301,13 @@ class GEARS:
         """What speaks against the inputs, the model and the places, in words."""
         fitted = [text if of_the_fit else f"When the model was fitted: {text}" for text in self.warnings_]
         fitted += cell_check.warnings(check, spots=self_check.trusted(self.fitted_.checks))
+        noise = bool(placed.diagnostics.get("noise"))
+        fitted += [NOISE] if noise else []
         return fitted + self_check.warnings(
             self.fitted_.checks,
             morans_i=self.panel_.morans_i,
             donors=self.fitted_.donors,
-            outside=placed.outside,
+            outside=None if noise else placed.outside,
             unfilled=placed.diagnostics.get("unfilled"),
             spaced=placed.diagnostics["spacing"] > 0,
             radius90=placed.radius90,

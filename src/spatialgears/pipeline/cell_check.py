@@ -30,6 +30,7 @@ Verdict = Literal["good", "fair", "weak", "none", "not checked"]
 Place = Callable[[NDArray[np.bool_]], tuple[NDArray[np.float64], Sequence[NDArray[np.float64]]]]
 
 TITLE = "Cells, by kept-out genes"
+NOT_CHECKED = "Not checked: "
 PARTS = 7  # of the panel, masked one after the other
 NEAREST = 30  # placed cells that predict a spot
 SPLITS = 3  # of the counts into halves, from which the noise is estimated
@@ -455,6 +456,10 @@ def judge(
 
 def warnings(check: CellCheck, *, spots: bool) -> list[str]:
     """What the check says against the places, in words; ``spots`` is whether held-out spots speak for them."""
+    if not check.checked:
+        return [
+            f"The cells were not checked: {check.words.removeprefix(NOT_CHECKED)} Held-out spots are no cells."
+        ]
     if check.verdict not in ("weak", "none"):
         return []
     words = (
@@ -470,7 +475,7 @@ def warnings(check: CellCheck, *, spots: bool) -> list[str]:
 def not_checked(why: str, *, n_cells: int, n_genes: int = 0) -> CellCheck:
     """The check that could not be made, and why."""
     nan = float("nan")
-    return CellCheck(nan, nan, nan, nan, nan, n_genes, n_cells, "not checked", f"Not checked: {why}")
+    return CellCheck(nan, nan, nan, nan, nan, n_genes, n_cells, "not checked", f"{NOT_CHECKED}{why}")
 
 
 def _scored(morans_i: NDArray[Any], kept: NDArray[np.int64], missing: NDArray[np.bool_]) -> NDArray[np.int64]:

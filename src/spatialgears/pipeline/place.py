@@ -25,6 +25,7 @@ from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.metrics.points import lay_on
 from spatialgears.pipeline.features import CellFeatures
 from spatialgears.pipeline.fitted import Fitted
+from spatialgears.pipeline.noise import is_noise
 from spatialgears.runtime.processes import rank_and_size
 from spatialgears.runtime.progress import Clock, Progress, silent
 from spatialgears.runtime.seeds import child_seed, numpy_rng
@@ -184,7 +185,8 @@ class _Placing:
             radius50, radius90, outside = _confidence(self.fitted, self.features, seed=self.seed, each=each)
             both = group_mean(np.stack([radius50, radius90], axis=1), group)[:n_cells]
             radius50, radius90 = both.T.astype(np.float32)
-            outside = outside[:n_cells] | (np.asarray(abs(self.counts).sum(1)).ravel() == 0)
+            noise = is_noise(self.fitted, self.counts, self.config, missing=self.features.missing)
+            outside = outside[:n_cells] | noise | (np.asarray(abs(self.counts).sum(1)).ravel() == 0)
         with clock("spacing"):
             slides = slides_among_cells(self.fitted, self.features, coords, seed=self.seed)
             coords, strength = self._spaced(coords, slides, radius50, group)
@@ -193,7 +195,7 @@ class _Placing:
             for s, one in enumerate(drawn):
                 samples[s] = _onto(one.result().coords.astype(np.float64), coords)
                 progress("samples", s + 1, len(samples), {})
-        diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": strength}
+        diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": strength, "noise": noise}
         if n_cells >= self.config.assembly.spacing_cells:  # fewer do not fill a tissue
             pitches = [slide.pitch for slide in self.fitted.slides]
             diagnostics["unfilled"] = unfilled(coords[:n_cells], slides, pitches)

@@ -27,12 +27,8 @@ BY_CELLS: dict[str, tuple[str, str]] = {
     "weak": ("Only the large-scale layout of this map can be read", "show little of the patterns of genes"),
     "none": ("Do not use this map", "do not show the patterns of genes"),
 }
-#: By held-out spots: what may be read from the map; the second where spots that are neighbours do not stay so.
+#: By held-out spots alone: what may be read from the map; the second where spots that are neighbours do not stay so.
 BY_SPOTS: dict[Level, tuple[str, str]] = {
-    "good": (
-        "Distances and neighbourhoods on this map can be read, for groups of cells rather than for single pairs",
-        "Distances on this map can be read; neighbourhoods less so",
-    ),
     "fair": (
         "The layout can be read, long distances only roughly",
         "The large-scale layout can be read; neighbourhoods cannot",
@@ -50,7 +46,7 @@ def verdict(
 ) -> tuple[Level, str]:
     """One word and one sentence on how far to trust the map.
 
-    The check on the cells decides. Where there is none, the worst check on held-out spots does.
+    The check on the cells decides. Where there is none, the worst check on held-out spots does, and nothing is called good.
 
     Parameters
     ----------
@@ -75,12 +71,12 @@ def verdict(
     worst = min(
         spots, key=lambda one: (ORDER.index(_level(one)), float(np.nan_to_num(one.model["spearman"])))
     )
-    level = _level(worst)
+    how = {"good": "well", "fair": "fairly well", "weak": "poorly", "none": ""}[_level(worst)]
+    level = "fair" if _level(worst) == "good" else _level(worst)  # spots are not cells
     advice = BY_SPOTS[level][0 if worst.model["edge_auc"] >= selfcheck.LOCAL else 1]
     what = "spots of slides" if worst.title.startswith(selfcheck.MISSED_SLIDE) else "spots"
     if level == "none":
         return level, f"{advice}: {what} that the model had not seen were placed no better than by chance."
-    how = {"good": "well", "fair": "fairly well", "weak": "poorly"}[level]
     return level, (
         f"{advice}: {what} that the model had not seen were placed {how} (rank correlation of distances "
         f"{worst.model['spearman']:.2f}), and the cells themselves could not be checked."

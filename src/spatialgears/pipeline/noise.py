@@ -1,0 +1,58 @@
+"""Whether cells vary together as the slides do, or no more than if their genes were shuffled: noise has no place.
+
+Noise lies near the average spot, so that the distance to the nearest spots does not tell it from cells. As a set it does:
+the cells of a tissue differ along the directions in which its spots differ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+
+from spatialgears.config import Config
+from spatialgears.pipeline.fitted import Fitted
+from spatialgears.runtime.seeds import child_seed, numpy_rng
+
+FEWEST, MOST = 20, 200  # cells that are looked at; fewer tell nothing
+SHUFFLES = 20
+ALIKE = 10  # cells of similar depth among which genes are shuffled
+ABOVE = 5.0  # standard deviations above shuffled cells from which cells vary together
+WARNING = (
+    "The cells do not vary together as the slides do: along the slides' patterns they differ no more than if every gene were "
+    "shuffled among them. They are noise, far too shallow, or all alike. Do not use the places."
+)
+
+
+def is_noise(
+    fitted: Fitted, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
+) -> bool:
+    """Whether cells with counts (N, G) on the model's genes vary along the slides' patterns no more than shuffled ones.
+
+    The variance of at most ``MOST`` cells along the principal axes of the spots, weighted by that of the spots, is compared
+    with that of the same cells after each gene was shuffled among cells of similar depth. Fewer than ``FEWEST`` cells, and
+    cells of a model without held-out spots, are not judged.
+    """
+    seed = child_seed(config.seed, "noise")
+    rows = np.flatnonzero(np.diff(counts.indptr))
+    if fitted.confidence is None or len(rows) < FEWEST:
+        return False
+    some = counts[np.sort(numpy_rng(seed, "cells").permutation(rows)[:MOST])]
+    some = some[np.argsort(np.asarray(abs(some).sum(1)).ravel(), kind="stable")].toarray()
+    block = np.arange(len(some))[:, None] // ALIKE
+    found = [_variance(fitted, some, config, missing)]
+    for number in range(SHUFFLES):
+        order = np.argsort(block + numpy_rng(seed, number).random(some.shape), axis=0)
+        found.append(_variance(fitted, np.take_along_axis(some, order, axis=0), config, missing))
+    return bool(found[0] < np.mean(found[1:]) + ABOVE * np.std(found[1:], ddof=1))
+
+
+@torch.no_grad()
+def _variance(
+    fitted: Fitted, counts: NDArray[np.float32], config: Config, missing: NDArray[np.bool_]
+) -> float:
+    assert fitted.confidence is not None
+    cells = fitted.features(sparse.csr_matrix(counts), config, missing=missing).as_measured()
+    along = cells[np.arange(len(cells))].seen @ fitted.confidence.axes  # (n, axes)
+    return float((along.var(0) * fitted.confidence.bank.var(0)).sum())
