@@ -33,6 +33,7 @@ from spatialgears.runtime.threads import threads
 from spatialgears.storage import model_folder as store
 from spatialgears.text import number
 from spatialgears.validate import validate_cells
+from spatialgears.validate.batches import warn_batches
 from spatialgears.validate.donors import CellsFrom, whose_cells
 from spatialgears.validate.order import row_order
 from spatialgears.validate.sampling import sample_cells, validate_sampled
@@ -275,6 +276,7 @@ class GEARS:
                 check = check_cells(fitted, counts, config, missing=missing, progress=callback)
         placed = radii.calibrated(placed, fitted, check, cells_from=whose)
         found += self._warnings(placed, check, of_the_fit=known)
+        found += warn_batches(cells.obs, placed.coords, "the cells", placed=True)
         if whose != "same-donor" and not radii.donors_left_out(fitted):
             found += filter(None, [radii.words(fitted, placed.diagnostics)])
         return Reconstruction(

@@ -20,6 +20,7 @@ from spatialgears.validate import coordinates as places
 from spatialgears.validate import copies
 from spatialgears.validate import counts as values
 from spatialgears.validate import genes as names_of
+from spatialgears.validate.batches import warn_batches
 from spatialgears.validate.donors import Donors, donors_of
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ def validate_inputs(
             places.check_spread(coords[i], names[i])
             warnings += notes + places.check_distinct(coords[i], names[i])
             warnings += places.check_one_section(slide, coords[i], names[i])
+            warnings += warn_batches(slide.obs, coords[i], names[i], placed=False)
             warnings += places.warn_small(slide.n_obs, names[i])
     if not problems:
         warnings += places.warn_unlike_extents(coords, names)
