@@ -7,6 +7,7 @@ import pytest
 from scipy import sparse
 
 import spatialgears as sg
+from spatialgears.analysis import lookup
 from spatialgears.analysis import weights as module
 from spatialgears.analysis.composition import Draw
 from spatialgears.errors import InputError
@@ -91,6 +92,21 @@ def test_labels_come_with_a_probability(planted, named):
     np.testing.assert_allclose(table.to_numpy().max(1), planted.obs["gears_island_probability"])
     thin = sg.tl.transfer(planted, named, "island", least=1.0, **GIVEN, copy=True)
     assert (thin.obs["gears_island"] == "none").mean() > 0.5
+
+
+@pytest.mark.parametrize(("kept", "displaced"), [(0.3, 1.0), (0.1, 0.8)])
+def test_probabilities_are_right_as_often_as_they_say(make_planted, named, kept, displaced):
+    cells, rng = make_planted(1200), np.random.default_rng(0)
+    cells.X = sparse.csr_matrix(rng.binomial(cells.X.toarray().astype(int), kept).astype(np.float32))
+    cells.obsm["laid"] = cells.obsm["X_gears"] + displaced * rng.normal(size=(1200, 2))
+    cells.obs["gears_radius50"] = displaced * lookup.MEDIAN_RADIUS
+    sg.tl.transfer(cells, named, "island", basis="laid")
+    table = cells.obsm["gears_island"]
+    right = np.asarray(table.columns)[table.to_numpy().argmax(1)] == cells.obs["cell_type"].to_numpy()
+    assert 0.5 < right.mean() < 0.995
+    assert right.mean() == pytest.approx(cells.obs["gears_island_probability"].mean(), abs=0.07)
+    sure = (cells.obs["gears_island_probability"] > cells.obs["gears_island_probability"].median()).to_numpy()
+    assert right[sure].mean() > right[~sure].mean()
 
 
 def test_numbers_come_with_a_spread(planted, named):

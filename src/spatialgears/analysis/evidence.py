@@ -27,7 +27,7 @@ from spatialgears.analysis.domains import components
 from spatialgears.analysis.registration import lay
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import STD_FLOOR, log_normalise
-from spatialgears.expression.panel import morans_i, typical_depth
+from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, morans_i, typical_depth
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline.cell_check import NEAREST as NEAREST_CELLS
 from spatialgears.pipeline.cell_check import balanced_parts, correlations, most_spatial, nearest_cells
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK = 2000  # cells whose weights for all spots are held at once
-COMPONENTS = 100  # of the spots' expression, by which cells and spots are compared where there are more genes
+COMPONENTS = 100, 30  # of the spots' expression, by which cells and spots are compared: of a panel, of a transcriptome
 SIMILAR = 15  # cells that a profile is averaged with
 AMONG = 10_000  # cells that similar ones are looked for among
 NEAREST = 6  # spots that a weight is shared with
@@ -195,10 +195,11 @@ class Likeness:
         own = evidence.spots
         spots = (own - own.mean(0)) * (weights / (own.std(0) + _floor(own)))
         basis = np.eye(len(weights), dtype=np.float32)
-        if len(weights) > COMPONENTS and len(spots) > COMPONENTS:
+        rank = COMPONENTS[len(weights) > WHOLE_TRANSCRIPTOME]
+        if min(spots.shape) > rank:
             from sklearn.utils.extmath import randomized_svd
 
-            basis = randomized_svd(spots, COMPONENTS, n_iter=4, random_state=0)[2].T.astype(np.float32)
+            basis = randomized_svd(spots, rank, n_iter=4, random_state=0)[2].T.astype(np.float32)
         scale = weights / (typical.std(0) + _floor(typical))
         return cls(typical.mean(0), basis * scale[:, None], unit(np.asarray(spots @ basis, np.float32)))
 

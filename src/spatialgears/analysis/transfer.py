@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import sparse
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.evidence import Evidence, Likeness, Settings, similar_cells, unit, weighed
+from spatialgears.analysis.calibration import StandIns, sharpened
 from spatialgears.analysis.weights import matrix, weigh
 from spatialgears.errors import InputError
-from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -24,9 +21,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NONE = "none"  # the label of cells for which the evidence is thin
-SPOTS, CELLS = 1500, 1500  # that calibrate probabilities
-POWERS = np.geomspace(0.5, 16, 36)  # of the probabilities, of which the most likely is taken
-NOISE = np.linspace(0, 3, 31)  # added to spots, so that they are as unlike other spots as cells are
 
 
 def transfer(
@@ -122,10 +116,10 @@ def transfer(
         weigh(cells, one, **options, basis=where, spatial_key=spatial_key, outside=outside, seed=seed)  # type: ignore[arg-type]
         for one, where in zip(slides, keys, strict=True)
     ]
-    weights = [matrix(*one, seed=seed) for one in found]
     numeric = all(_numeric(one.obs[key]) for one in slides)
     if numeric:
         values = [one.obs[key].to_numpy(np.float64) for one in slides]
+        weights = [matrix(*one, seed=seed) for one in found]
         mass, mean, square = (
             sum(np.asarray(w @ v**power).ravel() for w, v in zip(weights, values, strict=True))
             for power in (0, 1, 2)
@@ -139,10 +133,11 @@ def transfer(
     labels = [lookup.labels(one, key, "slide") for one in slides]
     names = pd.Index(np.concatenate([one.categories for one in labels])).unique().sort_values()
     table = np.zeros((cells.n_obs, len(names)))
-    for w, one, evidence in zip(weights, labels, found, strict=True):
+    for one, (evidence, settings) in zip(labels, found, strict=True):
         there = _indicator(names.get_indexer(one.astype(str)), len(names))
-        power = calibrated(*evidence, there, seed=seed)
-        table += _sharpened(np.asarray((w @ there).todense()), power) / len(slides)
+        settings, power = StandIns.of(evidence, settings, there, seed=seed).calibrated(likeness is None)
+        weights = matrix(evidence, settings, seed=seed)
+        table += sharpened(np.asarray((weights @ there).todense()), power) / len(slides)
     best = table.argmax(1)
     probability = table[np.arange(len(table)), best]
     chosen = np.where(probability >= least, best, len(names))
@@ -161,62 +156,3 @@ def _numeric(values: pd.Series) -> bool:
 def _indicator(codes: np.ndarray, n: int) -> sparse.csr_matrix:
     """(rows, n) one where a row has the code."""
     return sparse.csr_matrix((np.ones(len(codes)), (np.arange(len(codes)), codes)), (len(codes), n))
-
-
-def calibrated(evidence: Evidence, settings: Settings, labels: sparse.csr_matrix, *, seed: int) -> float:
-    """The power of the probabilities at which they are right as often as they say.
-
-    Spots whose label is known stand in for cells: their counts are drawn anew at the depth of cells, they are made as unlike
-    other spots as cells are, and their place is displaced as a cell's is. Each is then labelled by all other spots.
-    """
-    rng = numpy_rng(seed, "calibration")
-    spots = np.sort(rng.permutation(len(evidence.coords))[:SPOTS])
-    cells = np.sort(rng.permutation(np.flatnonzero(evidence.kept))[:CELLS])
-    profiles = evidence.spots[spots]
-    if evidence.depth is not None:
-        depth = rng.choice(np.maximum(evidence.depth[cells], 1), len(spots))[:, None]
-        drawn = rng.poisson(np.expm1(profiles) / evidence.target * depth)
-        profiles = np.log1p(drawn / depth * evidence.target).astype(np.float32)
-    stand_in = Evidence(
-        logged=sparse.csr_matrix(profiles),
-        columns=np.arange(profiles.shape[1]),
-        genes=evidence.genes,
-        moran=evidence.moran,
-        spots=evidence.spots,
-        kept=np.ones(len(spots), bool),
-        coords=evidence.coords,
-        pitch=evidence.pitch,
-        similar=similar_cells(sparse.csr_matrix(profiles), np.ones(len(spots), bool), seed=seed),
-    )
-    everyone, itself = np.arange(len(spots)), (np.arange(len(spots)), spots)
-    cosine = distance = None
-    if settings.likeness:
-        of_cells = evidence.profiles(cells, settings.similar)
-        least = np.median(Likeness.of(evidence, of_cells).cosine(of_cells).max(1))
-        own = stand_in.profiles(everyone, settings.similar)
-        likeness = Likeness.of(evidence, own)
-        embedded = likeness.embed(own)
-        noise = unit(rng.normal(size=embedded.shape).astype(np.float32))
-        for level in NOISE:
-            cosine = unit(embedded + np.float32(level) * noise) @ likeness.spots.T
-            cosine[itself] = -1
-            if np.median(cosine.max(1)) <= least:
-                break
-    if settings.place and evidence.laid is not None and evidence.spread is not None:
-        spread = rng.choice(evidence.spread[evidence.kept], len(spots))
-        laid = evidence.coords[spots] + spread[:, None] * rng.normal(size=(len(spots), 2))
-        distance = replace(stand_in, laid=laid, spread=spread).distance(everyone)
-        distance[itself] = distance.max() + 100
-    found = np.asarray(weighed(settings, cosine, distance, evidence.sharing()) @ labels.toarray())
-    true = labels[spots].toarray().argmax(1)
-    likely = [np.log(_sharpened(found, power)[everyone, true] + 1e-3).mean() for power in POWERS]
-    power = float(POWERS[int(np.argmax(likely))])
-    logger.info("probabilities are taken to the power %.2g", power)
-    return power
-
-
-def _sharpened(table: NDArray[np.float64], power: float) -> NDArray[np.float64]:
-    """Rows to a power, with the sums they had."""
-    mass = table.sum(1, keepdims=True)
-    share = (table / np.maximum(mass, 1e-300)) ** power
-    return mass * share / np.maximum(share.sum(1, keepdims=True), 1e-300)
