@@ -137,7 +137,7 @@ class GeometryConfig(Stage):
         when="the curves still fall at the end, and one slide has fewer than 800 spots: more",
     )
     crossfit: Annotated[int, Field(ge=0, le=20)] = setting(
-        3,
+        2,
         "generators that are averaged, each trained without a different part of the spots (a tenth or less). The held-out "
         "spots are used for early stopping, the self-check and the radii. Models that leave out whole slides count, too, "
         "but at least one generator remains. 0: one generator, trained on all spots",
@@ -173,7 +173,7 @@ class GeometryConfig(Stage):
     context_blocks: Annotated[int, Field(ge=0, le=32)] = constant(1, "ISABs of the context encoder")
     generator_blocks: Annotated[int, Field(ge=0, le=32)] = constant(1, "ISABs of the generator")
     refiner: Literal["residual", "none"] = constant("residual", "the diffusion refiner; none leaves it out")
-    denoiser_blocks: Annotated[int, Field(ge=1, le=32)] = constant(2, "blocks of the refiner's denoiser")
+    denoiser_blocks: Annotated[int, Field(ge=1, le=32)] = constant(1, "blocks of the refiner's denoiser")
     reference: Annotated[int, Field(ge=16, le=65536)] = constant(
         256, "points that carry the local graphs of the denoiser; larger sets use a random subset"
     )
