@@ -868,4 +868,5 @@ def test_every_hostile_input_ends_well(processes, base, least_run, tmp_path, rec
         shutil.rmtree(folder)
         record_property("hostile inputs ended well", 1)
     assert not wrong, "\n".join(map(str, wrong))
+    record_property("files beside hostile inputs with unchanged hashes", len(before))
     assert len(CASES) >= 200

@@ -365,6 +365,7 @@ def test_every_hostile_model_ends_well(processes, whole_model, small_files, tmp_
     assert before == {path: path.read_bytes() for path in before}
     assert {path.suffix for path in (tmp_path / "work").iterdir()} <= {".h5ad"}
     record_property("hostile models ended well", len(found))
+    record_property("files beside hostile models unchanged", len(before))
     assert len(found) >= 300
 
 

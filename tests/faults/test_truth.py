@@ -10,14 +10,17 @@ import anndata as ad
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.spatial.distance import cdist
 
 from spatialgears.config import Config
 from spatialgears.datasets import simulate_tissue
 from spatialgears.metrics.points import lay_on
 from spatialgears.model import GEARS
 from spatialgears.pipeline.self_check import warnings
+from spatialgears.report.verdict import verdict
 
 SHUFFLES = int(os.environ.get("GEARS_SHUFFLES", "50"))
+UNTRUE_RUNS = int(os.environ.get("GEARS_UNTRUE_RUNS", "5"))
 
 
 def same(one, two) -> bool:
@@ -169,7 +172,9 @@ def test_no_signal_is_found_in_many_shuffles(learner, tissue, rng, record_proper
         model = GEARS(learner.with_values({"seed": number})).fit(slides, tissue.cells)
         passed += finds_signal(model)
         single += sum(one.verdict != "none" for one in model.fitted_.checks)
+        assert level(model, tissue.cells) != "good"
         record_property("shuffles seen through", 1)
+        record_property("verdicts on data without truth, none good", 1)
     assert passed == 0 and single <= 2  # of four checks each, at a level of one in a thousand
 
 
@@ -200,7 +205,73 @@ def test_repeated_spots_are_no_signal(learner, tissue, rng, kind, record_propert
     model = GEARS(learner).fit(repeated(tissue.slides[:1], rng, kind), tissue.cells)
     assert [one.verdict for one in model.fitted_.checks] == ["none"]
     assert any("repeat others" in text for text in model.warnings_)
-    record_property("verdicts on data without truth", 1)
+    record_property("verdicts on data without truth, none good", 1)
+
+
+UNTRUE = (
+    *REPEATS,
+    "smoothed",
+    "depth",
+    "batch",
+    "30 noise cells",
+    "99 noise cells",
+    "150 noise cells",
+    "later",
+)
+
+
+def poisson(adata, rates):
+    found = adata.copy()
+    found.X = sparse.csr_matrix(rates.astype(np.float32))
+    return found
+
+
+def untrue(tissue, rng: np.random.Generator, kind: str):
+    """Slides and cells of which expression tells nothing of the places of cells."""
+    slides, cells = [one.copy() for one in tissue.slides], tissue.cells.copy()
+    if kind in REPEATS:
+        return repeated(slides[:1], rng, kind), cells
+    if kind == "smoothed":  # random patterns, of which the cells know nothing
+        coords = slides[0].obsm["spatial"]
+        near = np.exp(-0.5 * cdist(coords, coords, "sqeuclidean") / (0.15 * np.ptp(coords)) ** 2)
+        field = near @ rng.normal(size=slides[0].shape)
+        mean = slides[0].X.toarray().mean(0)
+        return [poisson(slides[0], rng.poisson(mean * np.exp(0.5 * field / field.std(0))))], cells
+    if kind == "depth":  # the only thing that goes with place
+        (slide,) = shuffled(slides[:1], rng, "genes")
+        along = slide.obsm["spatial"][:, 0].argsort().argsort() / slide.n_obs
+        return [
+            poisson(slide, rng.binomial(slide.X.toarray().astype(int), 0.3 + 0.7 * along[:, None]))
+        ], cells
+    if kind == "batch":  # technical, on one half of the slide and on half of the cells
+        (slide,) = shuffled(slides[:1], rng, "genes")
+        effect, both = np.exp(rng.normal(scale=0.7, size=slide.n_vars)), []
+        left = slide.obsm["spatial"][:, 0] < np.median(slide.obsm["spatial"][:, 0])
+        for one, mine in ((slide, left), (cells, rng.random(cells.n_obs) < 0.5)):
+            rates = rng.permuted(one.X.toarray(), axis=0) * np.where(mine[:, None], effect, 1 / effect)
+            both.append(poisson(one, rng.poisson(rates)))
+            both[-1].obs["batch"] = np.where(mine, "a", "b")
+        return both[:1], both[1]
+    some = cells[rng.permutation(cells.n_obs)[: int(kind.split()[0]) if kind != "later" else None]].copy()
+    counts = some.X.toarray()
+    noise = rng.permuted(counts, axis=0) if rng.random() < 0.5 else rng.poisson(counts.mean(), counts.shape)
+    return slides, poisson(some, noise)
+
+
+def level(model: GEARS, cells) -> str:
+    placed = model.reconstruct(cells)
+    return verdict(placed.cell_check, model.fitted_.checks, placed.outside, warnings=placed.warnings)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", UNTRUE)
+def test_no_verdict_on_data_without_truth_is_good(learner, tissue, kind, record_property):
+    known = GEARS(learner).fit(tissue.slides, tissue.cells) if kind == "later" else None
+    for number in range(UNTRUE_RUNS):
+        slides, cells = untrue(tissue, np.random.default_rng([number, *kind.encode()]), kind)
+        model = known or GEARS(learner.with_values({"seed": number})).fit(slides, cells)
+        assert level(model, cells) != "good", f"{kind} {number}"
+        record_property("verdicts on data without truth, none good", 1)
 
 
 # calibration

@@ -76,3 +76,10 @@ def test_numbers_are_in_spot_spacings_and_unknown_ones_are_left_out(small_result
     unknown = np.full(150, np.nan, np.float32)
     bare = replace(placed, radius50=unknown, radius90=unknown, outside=INSIDE, cell_check=None)
     assert [name for name, _ in numbers(bare, [], n_spots=[], spacing=None)] == ["Cells placed"]
+
+
+def test_batches_that_go_with_place_are_never_good():
+    told = ["the cells: .obs['batch'] goes with the predicted place (90% of ...)"]
+    level, sentence = verdict(replace(BY_GENES, verdict="good"), [check(0.95)], INSIDE, warnings=told)
+    assert level == "fair" and "may be technical" in sentence
+    assert verdict(replace(BY_GENES, verdict="weak"), [], INSIDE, warnings=told)[0] == "weak"

@@ -115,7 +115,7 @@ def report_content(
     rows = np.sort(drawn(cells.n_obs, MOST_CELLS))
     some = [np.sort(drawn(len(one), MOST_SPOTS)) for one in spots]
     kept = searched[: max(1, MOST_VALUES // max(len(rows) + sum(map(len, some)), 1))]
-    level, words = verdict(placed.cell_check, checks, placed.outside)
+    level, words = verdict(placed.cell_check, checks, placed.outside, warnings=placed.warnings)
     if held := radii.words(model.fitted_, placed.diagnostics):
         words += f" {held}"
     resembled = _resembled(subject, {subject.types: kinds, DOMAIN: domains})

@@ -11,6 +11,7 @@ from spatialgears.pipeline import self_check as selfcheck
 from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.report.content import Level
 from spatialgears.text import number
+from spatialgears.validate.batches import GOES
 
 if TYPE_CHECKING:
     from spatialgears.reconstruction import Reconstruction
@@ -42,11 +43,16 @@ BY_SPOTS: dict[Level, tuple[str, str]] = {
 
 
 def verdict(
-    cells: CellCheck | None, spots: Sequence[selfcheck.SelfCheck], outside: np.ndarray
+    cells: CellCheck | None,
+    spots: Sequence[selfcheck.SelfCheck],
+    outside: np.ndarray,
+    *,
+    warnings: Sequence[str] = (),
 ) -> tuple[Level, str]:
     """One word and one sentence on how far to trust the map.
 
-    The check on the cells decides. Where there is none, the worst check on held-out spots does, and nothing is called good.
+    The check on the cells decides. Where there is none, the worst check on held-out spots does, and nothing is called good;
+    nor where batches go with place, which no check can tell from signal.
 
     Parameters
     ----------
@@ -56,7 +62,21 @@ def verdict(
         The checks on held-out spots.
     outside
         (n,) cells that no slide supports.
+    warnings
+        Those of the result, in words.
     """
+    level, words = _by_checks(cells, spots, outside)
+    if level == "good" and any(GOES in text for text in warnings):
+        return "fair", (
+            "Batches go with place (see the warnings), so what looks like place may be technical: read this map only with "
+            "what is known of the batches."
+        )
+    return level, words
+
+
+def _by_checks(
+    cells: CellCheck | None, spots: Sequence[selfcheck.SelfCheck], outside: np.ndarray
+) -> tuple[Level, str]:
     if len(outside) and outside.mean() > MOSTLY:
         words = f"no slide shows expression like that of {outside.mean():.0%} of the cells"
         return "none", f"Do not use this map: {words}."

@@ -16,6 +16,7 @@ COLUMNS = {
     "batch", "lane", "run", "plate", "chip", "pool", "library", "library_id", "capture", "channel", "chemistry", "seq_run",
     "sequencing_run", "sequencing_batch", "tech", "technology", "processing_date",
 }  # fmt: skip
+GOES = "goes with"  # what warnings of such batches say
 NEAREST = 10
 MOST = 5000  # points that are looked at
 FEWEST = 10  # points of a batch; smaller ones are left out
@@ -33,9 +34,7 @@ def warn_batches(obs: DataFrame, coords: NDArray[np.floating], name: str, *, pla
         share = goes_with_place(obs[column].astype(str).to_numpy(), coords)
         if share <= EXCESS:
             continue
-        what = f"{name}: .obs[{str(column)!r}] goes with {'the predicted' if placed else ''} place".replace(
-            "  ", " "
-        )
+        what = f"{name}: .obs[{str(column)!r}] {GOES} {'the predicted place' if placed else 'place'}"
         what += f" ({share:.0%} of the way from chance to certainty among nearest neighbours). "
         found.append(
             what
