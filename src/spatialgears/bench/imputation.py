@@ -176,7 +176,9 @@ def scores(truth: NDArray[Any], predicted: NDArray[Any]) -> dict[str, list[float
         "r": correlations(truth, predicted),
         "ssim": ssim,
         "rmse": np.sqrt(np.square(z[0] - z[1]).mean(0)),
-        "js": jensenshannon(*share, axis=0),
+        "js": np.nan_to_num(
+            jensenshannon(*share, axis=0)
+        ),  # of equal ones, rounding may leave a root of less than zero
     }
     return {name: np.round(values, 4).tolist() for name, values in found.items()}
 
