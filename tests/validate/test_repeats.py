@@ -95,3 +95,13 @@ def test_too_few_that_are_no_copies_are_refused(small_tissue, rng):
     inputs = validate_inputs([few], small_tissue.cells)
     with pytest.raises(InputError, match="measured independently, found 25"):
         prepare(inputs, Config.preset("quick"))
+
+
+def test_a_thinned_copy_of_a_slide_is_refused(small_tissue, rng):
+    first, second = small_tissue.slides
+    copy = first.copy()
+    copy.X = sparse.csr_matrix(rng.binomial(first.X.toarray(), 0.8).astype(np.float32))
+    prepare(validate_inputs([first, second], small_tissue.cells), Config.preset("quick"))
+    inputs = validate_inputs([second, first, copy], small_tissue.cells)
+    with pytest.raises(InputError, match="slide 2 and slide 3 share the counts of their spots"):
+        prepare(inputs, Config.preset("quick"))

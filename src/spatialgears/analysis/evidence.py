@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK = 2000  # cells whose weights for all spots are held at once
-COMPONENTS = 100, 30  # of the spots' expression, by which cells and spots are compared: of a panel, of a transcriptome
+COMPONENTS = (
+    100,
+    30,
+)  # of the spots' expression, by which cells and spots are compared: of a panel, of a transcriptome
 SIMILAR = 15  # cells that a profile is averaged with
 AMONG = 10_000  # cells that similar ones are looked for among
 NEAREST = 6  # spots that a weight is shared with

@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from spatialgears.errors import InputError
 from spatialgears.validate import ValidInputs
-from spatialgears.validate.copies import TELLING
+from spatialgears.validate.copies import COPIED, TELLING
 from spatialgears.validate.order import row_keys
 
 #: Genes with the most counts by which spots are compared; neighbours in place and in expression that each is compared with.
@@ -33,7 +33,11 @@ TOLD, FEWEST = 0.01, 30
 
 
 def without_repeats(inputs: ValidInputs, order: list[int]) -> ValidInputs:
-    """The inputs with one of each set of spots that repeat each other, and warnings in this ``order`` of the slides."""
+    """The inputs with one of each set of spots that repeat each other, and warnings in this ``order`` of the slides.
+
+    Slides that share the counts of most of their spots are refused.
+    """
+    _check_apart(inputs, order)
     kept = [
         independent(counts, coords, inputs.genes, counted=form == "counts")
         for counts, coords, form in zip(inputs.slides, inputs.coords, inputs.forms, strict=False)
@@ -62,6 +66,23 @@ def without_repeats(inputs: ValidInputs, order: list[int]) -> ValidInputs:
         spot_rows=[rows[keep] for rows, keep in zip(inputs.spot_rows, kept, strict=True)],
         warnings=warnings,
     )
+
+
+def _check_apart(inputs: ValidInputs, order: list[int]) -> None:
+    """Refuse a slide most of whose spots share their counts with spots of another, as those of a thinned copy do."""
+    counted = [s for s in order if inputs.forms[s] == "counts"]
+    for second, first in ((b, a) for n, b in enumerate(counted) for a in counted[:n]):
+        rows = np.linspace(0, inputs.slides[second].shape[0] - 1, ROWS).astype(int)
+        some = inputs.slides[second][np.unique(rows)]
+        x = profiles(sparse.vstack([some, inputs.slides[first]], format="csr"))
+        z, n = _standardised(x), some.shape[0]
+        pairs = np.stack([np.arange(n), n + (z[:n] @ z[n:].T).argmax(1)], axis=1)
+        if len(_alike(x, pairs)) > COPIED * n:
+            raise InputError(
+                f"{inputs.titles[first]} and {inputs.titles[second]} share the counts of their spots: expected slides of "
+                "their own, found one that was made from the other. Held out, it would be known from its copy.",
+                f"Leave one of them out, for example {inputs.titles[second]}.",
+            )
 
 
 def independent(
@@ -101,7 +122,11 @@ def sharing(x: NDArray[np.float32], coords: NDArray[np.float64]) -> NDArray[np.i
     pairs = [_neighbours(KDTree(coords).query(coords, k=min(NEAR + 1, len(coords)))[1])]
     if len(x) <= SEARCHED:
         pairs.append(_neighbours(_most_similar(x)))
-    found = np.unique(np.concatenate(pairs), axis=0)
+    return _alike(x, np.unique(np.concatenate(pairs), axis=0))
+
+
+def _alike(x: NDArray[np.float32], found: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of the pairs (p, 2) that share counts (n, g)."""
     parts = np.split(found, np.arange(CHUNK, len(found), CHUNK))
     below, share = (
         np.concatenate(one) for one in zip(*(_difference(x, part) for part in parts), strict=True)
@@ -137,9 +162,7 @@ def _difference(x: NDArray[np.float32], pairs: NDArray[np.int64]) -> tuple[NDArr
 
 def _most_similar(x: NDArray[np.float32]) -> NDArray[np.int64]:
     """Each spot of (n, g) and those whose standardised profiles correlate most with its own."""
-    z = np.log1p(x / np.maximum(x.sum(1, keepdims=True), 1) * np.median(x.sum(1)))
-    z = (z - z.mean(0)) / np.maximum(z.std(0), 1e-6)
-    z /= np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-6)
+    z = _standardised(x)
     k = min(SIMILAR + 1, len(z))
     found = []
     for start in range(0, len(z), ROWS):
@@ -149,6 +172,14 @@ def _most_similar(x: NDArray[np.float32]) -> NDArray[np.int64]:
         best = np.argpartition(-likeness, k - 1, axis=1)[:, :k]
         found.append(np.concatenate([(start + some)[:, None], best], axis=1))
     return np.concatenate(found)
+
+
+def _standardised(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Log-normalised profiles (n, g), each gene standardised, then each profile of length one."""
+    z = np.log1p(x / np.maximum(x.sum(1, keepdims=True), 1) * np.median(x.sum(1)))
+    z = (z - z.mean(0)) / np.maximum(z.std(0), 1e-6)
+    found: NDArray[np.float32] = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-6)
+    return found
 
 
 def _neighbours(found: NDArray[np.int64]) -> NDArray[np.int64]:
