@@ -89,8 +89,8 @@ class Reconstruction:
         Why not to trust the places, or some of them; empty if nothing speaks against them.
     laid
         How the cells lie on each slide: ``pose(coords)`` are coordinates of the slide.
-    obs, uns
-        What else :meth:`to_adata` writes: columns by name, such as ``gears_domain``, and entries of ``uns``.
+    obs, obsm, uns
+        What else :meth:`to_adata` writes: columns by name, such as ``gears_domain``, and entries of ``obsm`` and ``uns``.
     annotated
         Whether cells were matched with the slides, and domains looked for, as a run does.
 
@@ -115,6 +115,7 @@ class Reconstruction:
     cell_check: CellCheck | None = None
     laid: list[OnSlide] = field(default_factory=list)
     obs: Mapping[str, Any] = field(default_factory=dict)
+    obsm: Mapping[str, Any] = field(default_factory=dict)
     uns: Mapping[str, Any] = field(default_factory=dict)
     annotated: bool = False
 
@@ -279,6 +280,8 @@ class Reconstruction:
         for name, values in self.obs.items():
             adata.obs[name] = values
             told[f'obs["{name}"]'] = COLUMNS_TOLD.get(name, f"see uns[{name!r}]")
+        adata.obsm.update(self.obsm)
+        told |= {f'obsm["{key}"]': f'probability of each of uns["{key}"]["labels"]' for key in self.obsm}
         adata.uns.update(self.uns)
         adata.uns["gears"] = uns | {"read_me": "\n".join(f"{slot}: {words}" for slot, words in told.items())}
         return adata

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from spatialgears._version import __version__
+from spatialgears.analysis.answers import Questions
 from spatialgears.config import Config, Preset
 from spatialgears.errors import InputError, RunError
 from spatialgears.runtime.files import fingerprint, read_regular, remove_leftovers, write_atomic
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: What a run answers where nothing else is asked.
+ONLY_PLACES = Questions()
 FITTED, DONE = 1, 2  # the state of the folder, which the first process sends to the others
 
 
@@ -55,6 +58,7 @@ class RunInputs:
     donors: Sequence[str] | None = None
     split: str | None = None
     cells_from: CellsFrom | None = None
+    questions: Questions = ONLY_PLACES
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -84,6 +88,8 @@ def run(
         Called with a line for the user: what the inputs are, what the run will take, what is there already.
     """
     from spatialgears.analysis.annotate import described as annotate_run
+    from spatialgears.analysis.answers import answered, require_regions
+    from spatialgears.io import write_h5ad
     from spatialgears.model import GEARS
     from spatialgears.pipeline.cost import require_memory
     from spatialgears.pipeline.foreseen import require_sets
@@ -107,7 +113,7 @@ def run(
     with locked(out.root), logged(out.log):
         logger.info("spatialgears %s: %s", __version__, inputs.command or "from Python")
         out.require_plain()
-        remove_leftovers(out.root, [path.name for path in (out.manifest, *out.results)])
+        remove_leftovers(out.root, [path.name for path in (out.manifest, *out.made)])
         described = _described(inputs, config)
         slides, cells = inputs.read()
         slides, names, donors = split_slides(
@@ -115,7 +121,9 @@ def run(
         )
         names = [*names, inputs.sc]
         require_types(cells, inputs.types)
-        require_genes(cells, inputs.genes)
+        require_genes(cells, [*inputs.genes, *inputs.questions.genes])
+        require_types(cells, inputs.questions.abundance)
+        require_regions(slides, inputs.questions.regions)
         valid = validate_sampled(
             slides,
             cells,
@@ -175,6 +183,20 @@ def run(
             types=inputs.types,
             seed=config.seed,
         )
+        answers = None
+        if inputs.questions:
+            placed, answers = answered(
+                placed,
+                cells,
+                slides,
+                questions=inputs.questions,
+                titles=slide_titles(names[:-1]),
+                spatial_key=inputs.spatial_key,
+                seed=config.seed,
+            )
+            for found, path in ((answers.imputed, out.imputed), (answers.abundance, out.abundance)):
+                if found is not None:
+                    write_h5ad(found, path)
         placed.write(cells, out.places)
         placed.write(cells, out.cells, source=inputs.sc, digest=manifest["inputs"][inputs.sc])
         try:
@@ -192,13 +214,14 @@ def run(
                 spatial_key=inputs.spatial_key,
                 types=inputs.types,
                 genes=inputs.genes,
+                answers=answers,
                 command=inputs.command,
                 overwrite=True,
             )
         manifest["warnings"] = placed.warnings
         for text in (*placed.self_check, *(f"warning: {text}" for text in placed.warnings)):
             logger.info("%s", text)
-        manifest["results"] = {path.name: fingerprint(path) for path in out.results if path.exists()}
+        manifest["results"] = {path.name: fingerprint(path) for path in out.made if path.exists()}
         _write(out.manifest, manifest)
         store.remove(out.checkpoints)
         logger.info("done")

@@ -64,19 +64,24 @@ def on_slide(
 
     Refused if the cells were laid on other slides only.
     """
+    return places(adata, slide_key(adata, slide, basis, spatial_key))
+
+
+def slide_key(adata: AnnData, slide: AnnData, basis: str = ON_SLIDE, spatial_key: str = "spatial") -> str:
+    """The key of ``obsm`` with the cells in the frame of this slide."""
     spots = places(slide, spatial_key, "slide")
     several = [key for key in adata.obsm if str(key).startswith(ON_SLIDE) and key != ON_SLIDE]
     keys = [basis, *sorted(several)] if basis == ON_SLIDE else [basis]
     known = [(key, adata.uns[key]) for key in keys if "corners" in adata.uns.get(key, ())]
     if basis not in adata.obsm or basis not in dict(known):
-        return places(adata, basis)
+        return basis
     low, high = spots.min(0), spots.max(0)
     for whole in (True, False):  # first the very slide, then one that holds all of these spots
         for key, fit in known:
             limit, corners = fit["pitch"], np.asarray(fit["corners"])
             within = (low >= corners[0] - limit).all() and (high <= corners[1] + limit).all()
             if within and (not whole or np.abs(np.stack([low, high]) - corners).max() <= limit):
-                return places(adata, key)
+                return key
     names = listed(dict.fromkeys(fit.get("slide", key) for key, fit in known))
     raise InputError(
         f"The cells were laid on {names}, and this slide lies elsewhere (x from {low[0]:.4g} to {high[0]:.4g}, y from "

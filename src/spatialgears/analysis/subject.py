@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MOST_CELLS = 20_000  # cells looked at: more change no figure by what an eye can see
 MOST_GENES = 2000
 MOST_TYPES = 60
+OF_IMAGE = ("library_id", "array_row", "array_col")  # columns that say which image, and in which unit
 #: Names of columns with cell types, letters only, the surest first; "celltype" may also be a part of the name.
 TYPE_NAMES = (
     "celltype",
@@ -166,9 +167,14 @@ def types_column(obs: pd.DataFrame) -> str | None:
 
 def _slide(slide: AnnData, genes: pd.Index, spatial_key: str) -> AnnData:
     coords = np.asarray(slide.obsm[spatial_key], dtype=np.float64)[:, :2]
-    rows = pd.Index(np.arange(slide.n_obs).astype(str))
+    obs = slide.obs[[name for name in OF_IMAGE if name in slide.obs]]
+    uns = {"spatial": slide.uns["spatial"]} if "spatial" in slide.uns else {}  # the tissue image
     return AnnData(
-        _counts(slide, genes), pd.DataFrame(index=rows), pd.DataFrame(index=genes), obsm={"spatial": coords}
+        _counts(slide, genes),
+        obs.set_axis(np.arange(slide.n_obs).astype(str)),
+        pd.DataFrame(index=genes),
+        obsm={"spatial": coords},
+        uns=uns,
     )
 
 

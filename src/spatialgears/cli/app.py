@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from spatialgears._version import __version__
+from spatialgears.cli.answers import abundance, export, impute, transfer
 from spatialgears.cli.bench import bench
 from spatialgears.cli.check import check
 from spatialgears.cli.evaluate import evaluate
@@ -41,7 +42,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, check, run, fit, reconstruct, report, evaluate, simulate, bench):
+COMMANDS = (
+    demo,
+    check,
+    run,
+    fit,
+    reconstruct,
+    report,
+    transfer,
+    impute,
+    abundance,
+    export,
+    evaluate,
+    simulate,
+    bench,
+)
+for command in COMMANDS:
     app.command(cls=Command)(command)
 
 

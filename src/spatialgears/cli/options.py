@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from spatialgears.config import Config
     from spatialgears.validate.donors import CellsFrom
 
-_INPUT, _CONFIG = "Input", "Configuration"
+_INPUT, _CONFIG, _ANSWERS = "Input", "Configuration", "Answers besides the places"
 
 #: Bytes of an .h5ad file or .zarr folder beyond which its counts stay on disk.
 LARGE_FILE = 5e8
+
+#: What tables that commands write begin with.
+TABLES = (b"cell,gears_", b"spot,x,y,", b"Barcode,", b"cell_id,group")
 
 #: Bytes that the libraries take: of address space, and of data.
 LEAST_ROOM = {"-v": 2.0e9, "-d": 1.0e9}
@@ -126,6 +129,32 @@ Genes = Annotated[
         metavar="GENE,...",
         rich_help_panel=_INPUT,
         help="Genes that the report can show besides those the model uses; repeatable.",
+    ),
+]
+Regions = Annotated[
+    str | None,
+    typer.Option(
+        "--regions",
+        metavar="COLUMN",
+        rich_help_panel=_ANSWERS,
+        help="Column of the slides' .obs with regions or layers: gives each cell its region, with a probability.",
+    ),
+]
+Impute = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--impute",
+        metavar="GENE,...",
+        rich_help_panel=_ANSWERS,
+        help="Genes of the cells to predict at the spots, written to imputed.h5ad; repeatable.",
+    ),
+]
+Abundance = Annotated[
+    bool,
+    typer.Option(
+        "--abundance",
+        rich_help_panel=_ANSWERS,
+        help="Count cells of each type (--types) at the spots, written to abundance.h5ad.",
     ),
 ]
 SpatialKey = Annotated[
@@ -284,7 +313,7 @@ def _ours(path: Path) -> bool:
             from spatialgears.reconstruction import COLUMNS
 
             with path.open("rb") as file:
-                return file.readline().strip().startswith(",".join(COLUMNS).encode())
+                return file.readline().strip().startswith((",".join(COLUMNS).encode(), *TABLES))
         if path.suffix == ".html":
             return b"spatialgears report" in path.read_bytes()
         with h5py.File(path) as file:

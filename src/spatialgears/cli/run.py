@@ -52,6 +52,9 @@ def run(
     split: options.Split = None,
     types: options.Types = None,
     genes: options.Genes = None,
+    regions: options.Regions = None,
+    impute: options.Impute = None,
+    abundance: options.Abundance = False,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -70,10 +73,16 @@ def run(
     options.require_apart(out, [*st, sc], kind="folder")
     if launch.launched(settings):
         return
+    from spatialgears.analysis.answers import Questions
     from spatialgears.run import RunInputs
     from spatialgears.run import run as run_all
     from spatialgears.runtime.processes import is_first
 
+    if abundance and types is None:
+        raise InputError(
+            "--abundance counts cell types, and none are named.", "Name their column: --types COLUMN."
+        )
+    questions = Questions(regions, options.gene_list(impute), types if abundance else None)
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
 
     def read() -> tuple[list[AnnData], AnnData]:
@@ -83,7 +92,12 @@ def run(
 
     command = shlex.join(["gears", *sys.argv[1:]])
     shown = options.gene_list(genes)
-    given = {"types": types, "genes": shown, "split": split}
+    given = {
+        "types": types,
+        "genes": shown,
+        "split": split,
+        "questions": asdict(questions) if questions else None,
+    }
     chosen = asdict(how) | {name: value for name, value in given.items() if value}
     inputs = RunInputs(
         st,
@@ -97,6 +111,7 @@ def run(
         donors=donor,
         split=split,
         cells_from=whose,
+        questions=questions,
         options=chosen,
     )
     with _followed(out) as progress:
@@ -395,6 +410,7 @@ def _tell(folder: RunFolder, *, as_json: bool) -> None:
 
     model = GEARS.load(folder.model)
     files = {"cells": folder.cells, "places": folder.places, "model": folder.model}
+    files |= {"imputed": folder.imputed, "abundance": folder.abundance}
     files |= {"report": folder.report, "log": folder.log}
     if as_json:
         facts: dict[str, Any] = {name: str(path) for name, path in files.items() if path.exists()}

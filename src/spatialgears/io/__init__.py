@@ -38,7 +38,7 @@ from spatialgears.validate.sections import split_slides
 if TYPE_CHECKING:
     from anndata import AnnData
 
-__all__ = ["from_spatialdata", "read", "split_sections", "to_spatialdata", "write_h5ad"]
+__all__ = ["from_spatialdata", "read", "split_sections", "to_spatialdata", "write_groups", "write_h5ad"]
 
 log = logging.getLogger(__name__)
 
@@ -243,6 +243,52 @@ def split_sections(adata: AnnData, by: str = "auto", *, spatial_key: str = "spat
     """
     parts, names, _ = split_slides([adata], [""], by, spatial_key=spatial_key)
     return dict(zip([name.strip() for name in names], parts, strict=True))
+
+
+#: Headers of the tables of labels that other programs import.
+GROUPS = {"loupe": ("Barcode", None), "xenium": ("cell_id", "group")}
+
+
+def write_groups(adata: AnnData, path: str | Path, column: str, *, style: str = "loupe") -> None:
+    """Write labels of the cells as a table that Loupe Browser or Xenium Explorer imports.
+
+    Parameters
+    ----------
+    adata
+        Cells, named as in the program's own file.
+    path
+        The ``.csv`` file to write.
+    column
+        Column of ``obs`` with labels, such as ``"gears_domain"``. Cells without a label are left out.
+    style
+        "loupe": columns Barcode and the name of the column; "xenium": cell_id and group.
+
+    Returns
+    -------
+    None
+        The file is there, whole.
+
+    Examples
+    --------
+    >>> sg.io.write_groups(cells, "regions.csv", "gears_layer")  # doctest: +SKIP
+    """
+    from spatialgears.runtime.files import write_atomic
+    from spatialgears.text import alike, not_a_formula
+
+    if style not in GROUPS:
+        raise InputError(f"There is no style {style!r}.", f"Choose one of {', '.join(GROUPS)}.")
+    if column not in adata.obs:
+        near = alike(column, adata.obs.columns)
+        raise InputError(
+            f"The cells have no column {column!r}; there are {_listed(adata.obs.columns, 12)}.",
+            f"Did you mean {near[0]!r}?" if near else "Name one of these.",
+        )
+    name, group = GROUPS[style]
+    labels = adata.obs[column].dropna().map(lambda one: not_a_formula(str(one))).astype(object)
+    table = pd.DataFrame(
+        {name: [not_a_formula(str(cell)) for cell in labels.index], group or column: labels.to_numpy()}
+    )
+    write_atomic(path, table.to_csv(index=False))
 
 
 def add_to_h5ad(

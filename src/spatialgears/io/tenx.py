@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from spatialgears.errors import InputError
 from spatialgears.io.tables import read_positions
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POSITIONS = ("tissue_positions.csv", "tissue_positions_list.csv", "tissue_positions.parquet")
+MOST_PIXELS = 10**8  # of a tissue image; Space Ranger's have at most 4 million
 _MATRICES = ("filtered_feature_bc_matrix", "raw_feature_bc_matrix")
 
 
@@ -116,7 +119,34 @@ def read_space_ranger(folder: Path, room: Room) -> AnnData:
     if not inside.all():
         log.info("%s: %d of %d spots are in tissue and kept", folder, inside.sum(), adata.n_obs)
         adata = adata[inside].copy()
+    if library := _tissue(root / "spatial"):
+        adata.uns["spatial"] = {root.parent.name if root.name == "outs" else root.name: library}
     return adata
+
+
+def _tissue(folder: Path) -> dict[str, Any]:
+    """Images and scale factors as scanpy and squidpy keep them; empty where Space Ranger's files are not all there."""
+    import json
+
+    from PIL import Image
+
+    factors = folder / "scalefactors_json.json"
+    try:
+        scales = {str(name): float(value) for name, value in json.loads(factors.read_bytes()).items()}
+        images = {}
+        for name in ("hires", "lowres"):
+            path = folder / f"tissue_{name}_image.png"
+            if path.is_file() and f"tissue_{name}_scalef" in scales:
+                with Image.open(path, formats=["PNG"]) as image:
+                    if image.width * image.height > MOST_PIXELS:
+                        raise ValueError(f"{path} has {image.width} x {image.height} pixels")
+                    images[name] = np.asarray(image.convert("RGB"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        log.warning("the tissue image in %s is left out: %s", folder, error)
+        return {}
+    return {"images": images, "scalefactors": scales} if images else {}
 
 
 def _outs(folder: Path) -> Path:

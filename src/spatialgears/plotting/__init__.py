@@ -6,6 +6,7 @@ from spatialgears.plotting.analysis import (
     registration,
     spatial_domains,
     spatial_expression,
+    spots,
 )
 from spatialgears.plotting.diagnostics import calibration_error, coverage, distortion, edge_roc, local_rmse
 from spatialgears.plotting.maps import embedding_before_after, reconstruction, truth_vs_prediction
@@ -28,6 +29,7 @@ __all__ = [
     "registration",
     "spatial_domains",
     "spatial_expression",
+    "spots",
     "training_curves",
     "truth_vs_prediction",
 ]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from spatialgears.analysis import lookup
 from spatialgears.errors import InputError
-from spatialgears.plotting import canvas, maps, palette
+from spatialgears.plotting import canvas, maps, palette, tissue
 from spatialgears.plotting.values import SLIDE_UNIT, color_values, coordinates, domain_names, slot
 from spatialgears.text import p_value
 
@@ -86,12 +86,15 @@ def registration(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the cells over the spots of the slide they were laid on, in the slide's units.
+    """Draw the cells over the slide they were laid on, in the slide's units, and over its tissue image where it has one.
+
+    The image is taken from ``slide.uns["spatial"]``, as Space Ranger folders, scanpy and squidpy give it. A scale bar is drawn
+    where the size of a pixel is known.
 
     Parameters
     ----------
     adata, slide
-        Cells on which ``sg.tl.register`` was run, and the slide.
+        Cells of a run's ``cells.h5ad``, or on which ``sg.tl.register`` was run, and the slide.
     color
         Colour of the cells, as in :func:`reconstruction`.
     basis, spatial_key
@@ -118,17 +121,69 @@ def registration(
     cells, spots = lookup.on_slide(adata, slide, basis, spatial_key), coordinates(slide, spatial_key)
     values, label = color_values(adata, color)
     ax = canvas.axes_or_new(ax, **maps.figure_size(spots, values, legend=True))
-    ax.scatter(
-        spots[:, 0],
-        spots[:, 1],
-        s=1.6 * canvas.point_size(ax, len(spots)),
-        color="#EDEDED",
-        linewidths=0,
-        rasterized=True,
-    )
+    behind = tissue.tissue_of(slide, spatial_key=spatial_key)
+    if behind.image is None:
+        ax.scatter(
+            spots[:, 0],
+            spots[:, 1],
+            s=1.6 * canvas.point_size(ax, len(spots)),
+            color="#EDEDED",
+            linewidths=0,
+            rasterized=True,
+        )
     canvas.points(ax, cells, values, label=label, size=0.8 * canvas.point_size(ax, len(cells)))
     canvas.map_axes(ax, title=title, unit=SLIDE_UNIT)
+    tissue.underlay(ax, behind)
     return ax
+
+
+@canvas.for_paper
+def spots(
+    adata: AnnData,
+    color: Any = None,
+    *,
+    slide: AnnData | None = None,
+    layer: str | None = None,
+    spatial_key: str = "spatial",
+    size: float | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes | list[Axes]:
+    """Draw the spots of a slide by a column of ``obs`` or a gene, over its tissue image where it has one.
+
+    Parameters
+    ----------
+    adata
+        Spots with ``obsm[spatial_key]``: a slide, or what ``sg.tl.impute`` and ``sg.tl.abundance`` give.
+    color
+        As in :func:`reconstruction`; a list of names gives a panel each.
+    slide
+        Where the image is taken from; default: ``adata`` itself.
+    layer, size, title, ax
+        As in :func:`reconstruction`.
+    spatial_key
+        Key of the places.
+
+    Returns
+    -------
+    Axes or list of Axes
+        Maps in units of the slide, with a scale bar where these are known.
+
+    Examples
+    --------
+    >>> import spatialgears as sg
+    >>> slide = sg.datasets.simulate_tissue(n_cells=200, n_genes=60, spots=100).slides[0]
+    >>> ax = sg.pl.spots(slide, "domain")
+    >>> ax.get_xlabel()
+    'x (units of the slide)'
+    """
+    behind = tissue.tissue_of(adata if slide is None else slide, spatial_key=spatial_key)
+    drawn = maps.reconstruction(
+        adata, color=color, basis=spatial_key, layer=layer, size=size, title=title, ax=ax
+    )
+    for one in drawn if isinstance(drawn, list) else [drawn]:
+        tissue.underlay(one, behind)
+    return drawn
 
 
 @canvas.for_paper

@@ -10,6 +10,7 @@ import numpy as np
 
 from spatialgears.errors import InputError
 from spatialgears.pipeline.pose import Pose
+from spatialgears.plotting.tissue import Tissue
 from spatialgears.plotting.values import UNIT
 from spatialgears.report.expression import Expression
 
@@ -36,6 +37,8 @@ class ReportSlide:
         How the cells lie on this slide. Without one the map and the slide are not drawn in one frame.
     y_down
         Whether the y axis points down, as in images.
+    tissue
+        The tissue image, and the unit of the coordinates.
     """
 
     name: str
@@ -45,6 +48,7 @@ class ReportSlide:
     resembled: Mapping[str, Any] = field(default_factory=dict)
     pose: Pose | None = None
     y_down: bool = False
+    tissue: Tissue | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pandas as pd
 
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.plotting import palette
+from spatialgears.plotting.tissue import Tissue
 from spatialgears.plotting.training import Curve, axis_name, phases
 from spatialgears.report.content import ReportContent, ReportSlide
 from spatialgears.report.expression import pack, quantise
@@ -88,7 +89,18 @@ def _slide(slide: ReportSlide) -> dict[str, Any]:
         "pitch": spot_pitch(coords) if distinct else None,
         "pose": pose,
         "yDown": slide.y_down,
+        "microns": None if slide.tissue is None else slide.tissue.microns,
+        "image": _image(slide.tissue),
     }
+
+
+def _image(tissue: Tissue | None) -> dict[str, Any] | None:
+    """The tissue image with its place in coordinates of the slide."""
+    if tissue is None or tissue.image is None:
+        return None
+    left, right, bottom, top = tissue.extent
+    source = f"data:image/png;base64,{b64encode(tissue.png()).decode('ascii')}"
+    return {"source": source, "x": left, "y": top, "width": right - left, "height": abs(top - bottom)}
 
 
 def _genes(content: ReportContent, order: np.ndarray) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from spatialgears.metrics import canonical
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline import radii
 from spatialgears.pipeline import self_check as selfcheck
+from spatialgears.plotting.tissue import tissue_of
 from spatialgears.plotting.values import domain_names
 from spatialgears.reconstruction import OF_PLACES, Reconstruction
+from spatialgears.report import answers as given
 from spatialgears.report import findings
 from spatialgears.report.content import ReportContent, ReportSlide, Section, SelfCheck
 from spatialgears.report.encode import DOMAIN, drawn
@@ -36,6 +38,7 @@ from spatialgears.validate.counts import row_totals, to_csr
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from spatialgears.analysis.answers import Answers
     from spatialgears.model import GEARS
 
 logger = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ def report_content(
     spatial_key: str = "spatial",
     types: str | None = None,
     genes: Sequence[str] = (),
+    answers: Answers | None = None,
     command: str = "",
 ) -> ReportContent:
     """Everything the report shows.
@@ -73,6 +77,8 @@ def report_content(
         Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
     genes
         Genes that can be searched for besides those of the panel.
+    answers
+        What a run was asked for besides the places.
     command
         The command that makes the result again.
     """
@@ -108,6 +114,11 @@ def report_content(
         laid=placed.laid,
         trusted=_trusted(model, placed),
     )
+    if answers is not None:
+        asked = given.sections(answers, placed, slides, titles=titles, spatial_key=spatial_key)
+        sections = [*sections[:1], *asked, *sections[1:]]
+        region = f"gears_{answers.questions.regions}"
+        obs |= {f"region: {answers.questions.regions}": placed.obs[region]} if region in placed.obs else {}
     poses = {one.slide: one.pose for one in placed.laid}
     searched = list(
         dict.fromkeys([*genes, *(gene for gene in model.panel_.genes if gene in cells.var_names)])
@@ -149,6 +160,7 @@ def report_content(
                 {name: labels[i][some[i]] for name, labels in resembled.items()},
                 poses.get(one),
                 y_down="spatial" in slides[i].uns,
+                tissue=tissue_of(slides[i], spatial_key=spatial_key),
             )
             for i, one in enumerate(titles)
         ],

@@ -29,6 +29,7 @@ from spatialgears.validate import input_names
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from spatialgears.analysis.answers import Answers
     from spatialgears.model import GEARS
     from spatialgears.reconstruction import Reconstruction
 
@@ -46,6 +47,7 @@ def write_report(
     spatial_key: str = "spatial",
     types: str | None = None,
     genes: Sequence[str] = (),
+    answers: Answers | None = None,
     layer: str | None = None,
     command: str = "",
     overwrite: bool = False,
@@ -68,6 +70,8 @@ def write_report(
         Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
     genes
         Genes that the report can show besides those that the model uses.
+    answers
+        Regions, genes and types that a run was asked for besides the places.
     layer
         Layer with the values that the model was given, or ``"raw"``; default: ``.X``.
     command
@@ -120,6 +124,7 @@ def write_report(
         spatial_key=spatial_key,
         types=types,
         genes=require_genes(taken, genes),
+        answers=answers,
         command=command,
     )
     return write_page(path, content)

@@ -63,9 +63,24 @@ class RunFolder:
         return self.root / "report.html"
 
     @property
+    def imputed(self) -> Path:
+        """Genes predicted at the spots, where they were asked for."""
+        return self.root / "imputed.h5ad"
+
+    @property
+    def abundance(self) -> Path:
+        """Cells of each type at the spots, where they were asked for."""
+        return self.root / "abundance.h5ad"
+
+    @property
     def results(self) -> list[Path]:
         """What a run is for."""
         return [self.cells, self.places, self.report]
+
+    @property
+    def made(self) -> list[Path]:
+        """All that a run may write as a result, also what is made on request only."""
+        return [*self.results, self.imputed, self.abundance]
 
     def warnings(self) -> list[str]:
         """The run's warnings, as its manifest has them."""
@@ -79,7 +94,7 @@ class RunFolder:
 
     def require_plain(self) -> None:
         """Refuse links, pipes and devices where the run has files and folders."""
-        for path in (self.manifest, self.log, *self.results):
+        for path in (self.manifest, self.log, *self.made):
             _require(path, stat.S_ISREG)
         for folder in (self.checkpoints, self.model):
             _require(folder, stat.S_ISDIR)

@@ -50,6 +50,9 @@ const gearsFigure = (() => {
       xaxis: { ...axis, range: [...left.x], domain: [0, each / width], anchor: "y" },
       yaxis: { ...axis, range: [...left.y], domain: [1 - (TITLE + height) / total, 1 - TITLE / total], anchor: "x", scaleanchor: "x" },
     };
+    const shown = slides[state.slide], image = shown?.image;
+    made.images = !image ? [] : [...(linked() ? [["x", "y"]] : []), ["x2", "y2"]].map(([xref, yref]) => ({ source: image.source, xref, yref,
+      x: image.x, y: image.y, sizex: image.width, sizey: image.height, sizing: "stretch", opacity: 0.55, layer: "below" }));
     const title = (text, x, y) => made.annotations.push({ text: plain(shorten(text, Math.floor(each / 7.2))), x, y, xref: "paper",
       yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, font: { size: 13, color: SOFT } });
     title(`${count(data.total)} cells at their predicted positions`, 0, 1 - (TITLE - 3) / total);
@@ -99,11 +102,11 @@ const gearsFigure = (() => {
 
   // ---- scale bar: a round number of spot spacings, or of RMS radii where no slide says how far apart spots are ----
   function scale(span, pixels) {
-    const pitch = linked() ? slides[state.slide].pitch : null;
-    const unit = pitch ?? 1, most = 0.3 * span / unit;
+    const slide = linked() ? slides[state.slide] : null, microns = slide?.microns ?? null, pitch = slide?.pitch ?? null;
+    const unit = microns ? 1 / microns : pitch ?? 1, most = 0.3 * span / unit;
     const power = 10 ** Math.floor(Math.log10(most));
     const length = [5, 2, 1].map((m) => m * power).find((one) => one <= most) ?? power;
-    const words = pitch ? `${format(length)} spot spacing${length === 1 ? "" : "s"}` : `${format(length)} × ${data.unit}`;
+    const words = microns ? (length >= 1000 ? `${format(length / 1000)} mm` : `${format(length)} µm`) : pitch ? `${format(length)} spot spacing${length === 1 ? "" : "s"}` : `${format(length)} × ${data.unit}`;
     return { pixels: length * unit / span * pixels, data: length * unit, words };
   }
   function drawScale() {

@@ -1,0 +1,148 @@
+"""What a run can add to the places on request: regions of the cells, genes on the slide, types per spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from spatialgears.analysis import lookup
+from spatialgears.analysis.composition import abundance
+from spatialgears.analysis.imputation import impute
+from spatialgears.analysis.transfer import transfer
+from spatialgears.errors import InputError
+from spatialgears.text import alike
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from spatialgears.reconstruction import Reconstruction
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is asked of a run besides the places.
+
+    Attributes
+    ----------
+    regions
+        Column of the slides' ``obs``, transferred to the cells.
+    genes
+        Genes of the cells, predicted at the spots.
+    abundance
+        Column of the cells' ``obs`` with types, counted at the spots.
+    """
+
+    regions: str | None = None
+    genes: Sequence[str] = ()
+    abundance: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.regions or self.genes or self.abundance)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Spots of the slide that the cells match best, with genes and with types.
+
+    Attributes
+    ----------
+    questions
+        What was asked.
+    slide
+        Number of that slide.
+    imputed, abundance
+        As :func:`spatialgears.tl.impute` and :func:`spatialgears.tl.abundance` give them; None where not asked.
+    """
+
+    questions: Questions
+    slide: int
+    imputed: AnnData | None = None
+    abundance: AnnData | None = None
+
+
+def require_regions(slides: Sequence[AnnData], column: str | None) -> None:
+    """Refuse a column of regions that no slide has, before anything is fitted."""
+    if column is None or any(column in slide.obs for slide in slides):
+        return
+    there = list(dict.fromkeys(str(name) for slide in slides for name in slide.obs))
+    near = alike(column, there)
+    raise InputError(
+        f"No slide has the column {column!r} in .obs; there are {lookup.listed(there)}.",
+        f"Did you mean {near[0]!r}?" if near else "Name one of these with --regions.",
+    )
+
+
+def answered(
+    placed: Reconstruction,
+    cells: AnnData,
+    slides: Sequence[AnnData],
+    *,
+    questions: Questions,
+    titles: Sequence[str],
+    spatial_key: str = "spatial",
+    seed: int = 0,
+) -> tuple[Reconstruction, Answers]:
+    """The reconstruction with regions of the cells, and genes and types on the slide that the cells match best.
+
+    Parameters
+    ----------
+    placed
+        Where the cells are, laid on the slides.
+    cells, slides
+        The inputs of the run; not modified.
+    questions
+        What is asked.
+    titles
+        What the slides are called, as in ``placed.laid``.
+    spatial_key
+        Key of the coordinates of spots.
+    seed
+        The same seed gives the same answers.
+    """
+    from anndata import AnnData
+
+    known = {one.slide: key for key, one in reversed(placed.on_slides().items())}
+    best = placed.on_slides()["X_gears_slide"].slide
+    at = AnnData(cells.X, obs=cells.obs.copy(), var=pd.DataFrame(index=cells.var_names))
+    at = placed.to_adata(at)
+    number = list(titles).index(best)
+    slide, basis = slides[number], known[best]
+    options: dict[str, Any] = {"spatial_key": spatial_key, "seed": seed}
+    if column := questions.regions:
+        named = [i for i, slide in enumerate(slides) if column in slide.obs]
+        there = [known[titles[i]] for i in named if titles[i] in known]
+        transfer(
+            at,
+            [slides[i] for i in named],
+            column,
+            basis=there if len(there) == len(named) else None,
+            **options,
+        )
+        key = f"gears_{column}"
+        added = {
+            name: at.obs[name].array for name in at.obs if name in (key, f"{key}_probability", f"{key}_sd")
+        }
+        tables = {key: at.obsm[key].to_numpy()} if key in at.obsm else {}
+        names = (
+            {}
+            if key not in at.obsm
+            else {key: {"labels": [*map(str, at.obsm[key].columns)], "column": column}}
+        )
+        placed = replace(
+            placed,
+            obs={**placed.obs, **added},
+            obsm={**placed.obsm, **tables},
+            uns={**placed.uns, **names},
+        )
+    imputed = types = None
+    if questions.genes:
+        imputed = impute(at, slide, list(questions.genes), basis=basis, **options)
+    if questions.abundance:
+        types = abundance(at, slide, questions.abundance, basis=basis, **options)
+    for found in (imputed, types):
+        if found is not None:
+            found.uns["slide"] = best
+    return placed, Answers(questions, number, imputed, types)

@@ -1,0 +1,152 @@
+"""Sections on what a run was asked for besides the places: regions of cells, genes and cell types on the slide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from spatialgears import plotting
+from spatialgears.analysis.transfer import NONE
+from spatialgears.plotting import canvas
+from spatialgears.report.content import Section
+from spatialgears.report.findings import _section
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from spatialgears.analysis.answers import Answers
+    from spatialgears.reconstruction import Reconstruction
+
+PANELS = 6  # maps of genes or types in one picture
+BELIEVED = 0.3  # score of a gene below which its map is not to be read
+
+
+def sections(
+    answers: Answers,
+    placed: Reconstruction,
+    slides: Sequence[AnnData],
+    *,
+    titles: Sequence[str],
+    spatial_key: str,
+) -> list[Section]:
+    """A section for each question, the picture first."""
+    slide, title = slides[answers.slide], titles[answers.slide]
+    made = []
+    column = answers.questions.regions
+    if column is not None and column in slide.obs:
+        made.append(_regions(placed, slide, column, title=title, spatial_key=spatial_key))
+    if answers.imputed is not None:
+        made.append(_genes(answers.imputed, slide, title=title))
+    if answers.abundance is not None:
+        made.append(_types(answers.abundance, slide, title=title))
+    return made
+
+
+def _regions(placed: Reconstruction, slide: AnnData, column: str, *, title: str, spatial_key: str) -> Section:
+    """Regions measured on the slide, beside those of the cells."""
+    from anndata import AnnData
+
+    found = pd.Series(placed.obs[f"gears_{column}"])
+    coords = placed.on_slides()["X_gears_slide"].pose(placed.coords)
+    cells = AnnData(
+        obs=pd.DataFrame({column: found.to_numpy()}, placed.obs_names), obsm={spatial_key: coords}
+    )
+    labels = not pd.api.types.is_numeric_dtype(found)
+    spots = AnnData(obs=slide.obs[[column]].copy(), obsm={spatial_key: slide.obsm[spatial_key]})
+    rows, words = [], [f"Each cell's {column}, from {title}, as its position and its expression say."]
+    if labels:
+        kinds = sorted({*map(str, spots.obs[column].dropna()), *map(str, found.dropna())} - {NONE})
+        for one in (cells, spots):  # one colour for a region in both panels
+            one.obs[column] = pd.Categorical(
+                one.obs[column].astype(object).map(str, na_action="ignore"), kinds
+            )
+        probability = np.asarray(placed.obs[f"gears_{column}_probability"], dtype=float)
+        known = cells.obs[column].notna().to_numpy()
+        words[0] += (
+            f" {known.mean():.0%} of the cells have a region; for the others (grey) no region has a probability of one half. "
+            f"The median probability is {np.median(probability[known]) if known.any() else 0:.2f}."
+        )
+        measured, given = (one.obs[column].value_counts(normalize=True) for one in (spots, cells))
+        rows = [
+            {
+                column: kind,
+                "Cells": int((cells.obs[column] == kind).sum()),
+                "Share of cells": f"{given.get(kind, 0):.0%}",
+                "Share of spots": f"{measured.get(kind, 0):.0%}",
+            }
+            for kind in kinds
+        ]
+    with rc_context(canvas.STYLE):
+        figure = Figure(figsize=(canvas.PAGE, 3.0), layout="constrained", dpi=canvas.DPI)
+        left, right = figure.subplots(1, 2)
+        for ax, one, name in ((left, spots, f"{title}, measured"), (right, cells, "cells, predicted")):
+            plotting.spots(one, column, slide=slide, spatial_key=spatial_key, title=name, ax=ax)
+    if labels and left.get_legend() is not None:
+        left.get_legend().remove()
+    return _section("Regions", words, right, alt=f"{column} of spots and of cells", table=rows)
+
+
+def _genes(found: AnnData, slide: AnnData, *, title: str) -> Section:
+    """Maps of the genes, the best scored first."""
+    order = found.var["score"].sort_values(ascending=False).index
+    doubted = [str(gene) for gene in order if not found.var.loc[gene, "score"] >= BELIEVED]
+    words = [
+        f"Genes of the cells, predicted at the spots of {title}. The score is the correlation with the slide over spots: "
+        "measured for genes that the slide has, which are predicted without themselves, and expected for the others from "
+        "genes that are as well detected.",
+    ]
+    if doubted:
+        words.append(f"Do not read the maps of {', '.join(doubted[:12])}: their score is below {BELIEVED}.")
+    shown = list(order[:PANELS])
+    names = [f"{gene} ({found.var.loc[gene, 'score']:.2f})" for gene in shown]
+    rows = [
+        {"Gene": gene, "Score": f"{row['score']:.2f}", "Score is": "measured" if row["measured"] else "expected",
+         "Cells that show it": f"{row['detected']:.0%}"}
+        for gene, row in found.var.loc[order].iterrows()
+    ]  # fmt: skip
+    ax = _panels(found, shown, names, slide)
+    return _section("Genes on the slide", words, ax, alt="Predicted expression over the slide", table=rows)
+
+
+def _types(found: AnnData, slide: AnnData, *, title: str) -> Section:
+    """Maps of the commonest types."""
+    share = pd.Series(found.layers["proportion"].mean(0), found.var_names).sort_values(ascending=False)
+    width = found.layers["high"] - found.layers["low"]
+    words = [
+        f"Cells of each type at the spots of {title}: the types of the placed cells, summed where these lie. The interval "
+        f"({found.uns['gears_abundance']['level']:.0%}) says how far the number at a spot may be off."
+        + (f" Drawn are the {PANELS} commonest." if len(share) > PANELS else ""),
+    ]
+    rows = [
+        {"Type": kind, "Mean share of a spot": f"{value:.1%}", "Cells per spot": f"{found[:, kind].X.mean():.2f}",
+         "Mean width of the interval": f"{width[:, found.var_names.get_loc(kind)].mean():.2f}"}
+        for kind, value in share.items()
+    ]  # fmt: skip
+    ax = _panels(found, list(share.index[:PANELS]), list(map(str, share.index[:PANELS])), slide)
+    return _section("Cell types on the slide", words, ax, alt="Cells per spot of each type", table=rows)
+
+
+def _panels(found: AnnData, names: Sequence[Any], titles: Sequence[str], slide: AnnData) -> Any:
+    """A map of each column, three beside each other."""
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    with rc_context(canvas.STYLE):
+        figure = Figure(
+            figsize=(canvas.PAGE if columns > 1 else canvas.COLUMN, 2.3 * rows),
+            layout="constrained",
+            dpi=canvas.DPI,
+        )
+        axes = np.ravel(figure.subplots(rows, columns, squeeze=False))
+        for ax, name, title in zip(axes, names, titles, strict=False):
+            plotting.spots(
+                found, pd.Series(found[:, name].X.ravel(), found.obs_names), slide=slide, title=title, ax=ax
+            )
+            ax.set(xlabel="", ylabel="", xticks=[], yticks=[])
+        for ax in axes[len(names) :]:
+            figure.delaxes(ax)
+    return axes[0]
