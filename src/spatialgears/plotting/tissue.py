@@ -46,13 +46,13 @@ class Tissue:
         height, width = self.image.shape[:2]
         return 0.0, width / self.scale, height / self.scale, 0.0
 
-    def png(self) -> bytes:
+    def jpeg(self) -> bytes:
         """The image as a file."""
         from PIL import Image
 
         assert self.image is not None
         stream = BytesIO()
-        Image.fromarray(self.image).save(stream, "PNG", optimize=True)
+        Image.fromarray(self.image).save(stream, "JPEG", quality=80)
         return stream.getvalue()
 
 
@@ -77,6 +77,7 @@ def underlay(ax: Axes, tissue: Tissue) -> None:
     """Draw the image under what is on the axes, whose y axis then points down, and a scale bar where units are known."""
     limits = ax.get_xlim(), ax.get_ylim()
     if tissue.image is not None:
+        ax.set_aspect("equal", adjustable="box")
         ax.imshow(
             tissue.image,
             extent=tissue.extent,
@@ -94,7 +95,9 @@ def _scale_bar(ax: Axes, microns: float) -> None:
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     span = abs(right - left) * microns
     length = max([one for one in ROUND if one <= 0.3 * span] or [ROUND[0]])
-    y = bottom + 0.04 * (top - bottom)
+    bottom -= 0.1 * (top - bottom)  # below the points, whichever way the axis runs
+    ax.set_ylim(bottom, top)
+    y = bottom + 0.02 * (top - bottom)
     x = left + 0.04 * (right - left)
     ax.plot([x, x + length / microns], [y, y], color="black", linewidth=2, solid_capstyle="butt")
     text = f"{length / 1000:g} mm" if length >= 1000 else f"{length:g} µm"

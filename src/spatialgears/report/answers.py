@@ -146,7 +146,7 @@ def _panels(found: AnnData, names: Sequence[Any], titles: Sequence[str], slide: 
             plotting.spots(
                 found, pd.Series(found[:, name].X.ravel(), found.obs_names), slide=slide, title=title, ax=ax
             )
-            ax.set(xlabel="", ylabel="", xticks=[], yticks=[])
+            ax.set_axis_off()
         for ax in axes[len(names) :]:
             figure.delaxes(ax)
     return axes[0]

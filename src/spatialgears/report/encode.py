@@ -99,7 +99,7 @@ def _image(tissue: Tissue | None) -> dict[str, Any] | None:
     if tissue is None or tissue.image is None:
         return None
     left, right, bottom, top = tissue.extent
-    source = f"data:image/png;base64,{b64encode(tissue.png()).decode('ascii')}"
+    source = f"data:image/jpeg;base64,{b64encode(tissue.jpeg()).decode('ascii')}"
     return {"source": source, "x": left, "y": top, "width": right - left, "height": abs(top - bottom)}
 
 

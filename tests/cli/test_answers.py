@@ -1,0 +1,108 @@
+"""What a finished run answers: regions, genes and types, as files that open elsewhere."""
+
+from __future__ import annotations
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+
+from spatialgears.analysis.annotate import described
+from spatialgears.analysis.answers import Questions, answered, require_regions
+from spatialgears.cli import main
+from spatialgears.errors import InputError
+from spatialgears.report import report_content
+
+
+@pytest.fixture(scope="module")
+def slides(small_tissue):
+    made = [slide.copy() for slide in small_tissue.slides]
+    for slide in made:
+        x = slide.obsm["spatial"][:, 0]
+        slide.obs["side"] = np.where(x > np.median(x), "right", "left")
+    return made
+
+
+@pytest.fixture(scope="module")
+def asked(small_result, small_tissue, small_model, slides):
+    placed = described(small_result, small_tissue.cells, slides, titles=["a", "b"], panel=small_model.panel_)
+    genes = list(small_tissue.cells.var_names[:2])
+    return answered(
+        placed, small_tissue.cells, slides, questions=Questions("side", genes, "cell_type"), titles=["a", "b"]
+    )
+
+
+@pytest.fixture(scope="module")
+def files(asked, small_tissue, slides, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("answers")
+    asked[0].to_adata(small_tissue.cells, copy=True).write_h5ad(folder / "cells.h5ad")
+    slides[0].write_h5ad(folder / "st.h5ad")
+    return folder
+
+
+def gears(*arguments) -> int:
+    with pytest.raises(SystemExit) as end:
+        main([str(one) for one in arguments])
+    return int(end.value.code or 0)
+
+
+def test_a_run_can_answer_more(asked, small_tissue, slides):
+    placed, answers = asked
+    cells = placed.to_adata(small_tissue.cells, copy=True)
+    assert set(cells.obs["gears_side"]) <= {"left", "right", "none"}
+    labels = cells.uns["gears_side"]["labels"]
+    given = cells.obs["gears_side"] != "none"
+    best = np.array(labels)[cells.obsm["gears_side"].argmax(1)]
+    np.testing.assert_array_equal(best[given], cells.obs["gears_side"][given])
+    assert "side" in placed.table() and "side_probability" in placed.table()
+    n_spots = slides[answers.slide].n_obs
+    assert answers.imputed.shape == (n_spots, 2) and answers.abundance.n_obs == n_spots
+
+
+def test_the_report_shows_the_answers(asked, small_model, small_tissue, slides):
+    placed, answers = asked
+    found = report_content(
+        small_model, placed, small_tissue.cells, slides=slides, names=["a", "b"], answers=answers
+    )
+    titles = [one.title for one in found.sections]
+    assert titles[1:4] == ["Regions", "Genes on the slide", "Cell types on the slide"]
+    assert all(one.png and one.table for one in found.sections[1:4]) and "region: side" in found.obs
+
+
+def test_a_column_no_slide_has_is_refused(slides):
+    with pytest.raises(InputError, match=r"No slide has the column 'sid'[^?]*Did you mean 'side'"):
+        require_regions(slides, "sid")
+
+
+def test_regions_genes_and_types_of_a_finished_run(files, capsys):
+    st, cells = files / "st.h5ad", files / "cells.h5ad"
+    assert gears("transfer", "--cells", cells, "--st", st, "--key", "side", "-o", files / "side.csv") == 0
+    table = pd.read_csv(files / "side.csv", index_col="cell")
+    assert (
+        set(table["gears_side"]) <= {"left", "right", "none"}
+        and table["gears_side_probability"].between(0, 1 + 1e-6).all()
+    )
+    assert gears("impute", "--cells", cells, "--st", st, "--genes", "Gene01", "-o", files / "genes.h5ad") == 0
+    assert list(ad.read_h5ad(files / "genes.h5ad").var_names) == ["Gene01"]
+    assert (
+        gears("abundance", "--cells", cells, "--st", st, "--cells-per-spot", 5, "-o", files / "types.csv")
+        == 0
+    )
+    types = pd.read_csv(files / "types.csv", index_col="spot").drop(columns=["x", "y"])
+    np.testing.assert_allclose(types.sum(1), 5, rtol=1e-4)
+    capsys.readouterr()
+    assert gears("transfer", "--cells", st, "--st", st, "--key", "side", "-o", files / "no.csv") == 2
+    assert "expected placed cells" in capsys.readouterr().err
+
+
+def test_labels_open_elsewhere(files, capsys):
+    cells = files / "cells.h5ad"
+    assert gears("export", "--cells", cells, "--column", "gears_domain", "-o", files / "loupe.csv") == 0
+    assert list(pd.read_csv(files / "loupe.csv")) == ["Barcode", "gears_domain"]
+    assert (
+        gears("export", "--cells", cells, "--column", "gears_side", "--to", "xenium", "-o", files / "x.csv")
+        == 0
+    )
+    assert list(pd.read_csv(files / "x.csv")) == ["cell_id", "group"]
+    assert gears("export", "--cells", cells, "--column", "gears_dom", "-o", files / "n.csv") == 2
+    assert "Did you mean 'gears_domain'" in capsys.readouterr().err
