@@ -67,10 +67,10 @@ CONSTANTS = {
     "supervision.minisets": {"OVERLAP": 0.5, "MIN_OVERLAP": 20},
     "geometry.attention": {"HEADS": 4},
     "geometry.local": {"NEIGHBORS": 15, "LANDMARKS": 16, "DISTANCE_BINS": 24, "ANGLE_BINS": 8},
-    "geometry.objective": {"GATE": 1.0},
+    "geometry.objective": {"OVERLAP_GATE": 1.0},
     "assembly.graph": {"NEIGHBORS": 50, "JACCARD": 0.2},
     "assembly.patches": {"OVERLAP": 0.7, "MIN_SHARED": 25, "MIN_SUPPORT": 2},
-    "assembly.stitch": {"MAX_SPREAD": 0.5},
+    "assembly.stitch": {"MAX_SPREAD": 0.5, "LEAST_SHARED": 5},
     "assembly.solve": {"LANDMARKS": 128, "DELTA": 0.1, "ANCHOR": 0.1, "RATE": 1e-2},
 }
 

@@ -40,6 +40,31 @@ def test_every_cell_is_in_as_many_patches_as_an_edge_needs(seed):
     assert patches.coverage.min() >= 2
 
 
+def test_patches_are_walks_and_nothing_else(monkeypatch):
+    """Walks that return too often go on from their own cells: every patch hangs together in the graph."""
+    monkeypatch.setattr(module, "_WALK_STEPS", 2)
+    points = np.random.default_rng(2).normal(size=(800, 2))
+    graph = locality_graph(points, k=12, jaccard=0.1).adjacency
+    _, part = connected_components(graph)
+    main = np.flatnonzero(part == np.bincount(part).argmax())
+    graph = graph[main][:, main]
+    patches = sample_patches(graph, 100, coverage=6, seed=0)
+    walks = patches.cells[
+        : 6 * len(main) // 100
+    ]  # then those for cells in too few patches, from several starts
+    parts = [connected_components(graph[cells][:, cells])[0] for cells in walks]
+    assert parts == [1] * len(walks)
+
+
+def test_walks_that_have_been_everywhere_go_on_elsewhere():
+    """Islands of seven cells: a patch of forty holds whole islands, not single cells of many."""
+    points = np.repeat(1e3 * np.arange(60)[:, None], 7, 0) + np.random.default_rng(0).normal(size=(420, 1))
+    graph = locality_graph(points, k=6, jaccard=0.1).adjacency
+    patches = sample_patches(graph, 40, coverage=4, seed=0)
+    islands = np.array([len(np.unique(cells // 7)) for cells in patches.cells])
+    assert np.median(islands) <= 8 and (patches.coverage >= 2).all()
+
+
 def test_patches_keep_to_their_island():
     rng = np.random.default_rng(1)
     points = np.vstack([rng.normal(size=(120, 3)), 1000 + rng.normal(size=(120, 3))])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from spatialgears.assembly import stitch as module
 from spatialgears.assembly.measure import Measurements
@@ -11,10 +12,13 @@ from spatialgears.assembly.stitch import disagreement, reliability, stitch, weig
 
 
 def seen(rows: list[tuple[int, int, int, float]], *, n_cells: int, n_patches: int) -> Measurements:
-    """Measurements from rows (i, j, patch, distance)."""
+    """Measurements from rows (i, j, patch, distance); a patch holds the cells it measured."""
     rows = sorted(rows)
     i, j, patch, distance = (np.array(column) for column in zip(*rows, strict=True))
-    return Measurements(i * n_cells + j, patch, distance.astype(float), n_cells, n_patches)
+    held = np.zeros((n_patches, n_cells), int)
+    held[np.tile(patch, 2), np.concatenate([i, j])] = 1
+    shared = sparse.csr_matrix(held @ held.T)
+    return Measurements(i * n_cells + j, patch, distance.astype(float), n_cells, shared)
 
 
 def slow_median(values: list[float], weights: list[float]) -> float:
@@ -80,11 +84,28 @@ def test_disagreement_is_the_slow_transcription(monkeypatch):
         for q in range(6):
             a, b = (dict(zip(m.pair[m.patch == s], m.distance[m.patch == s], strict=True)) for s in (p, q))
             shared = set(a) & set(b)
-            if p != q and len(shared) >= 5:
+            if p != q:
                 expected[p, q] = np.mean([abs(np.log(a[s]) - np.log(b[s])) for s in shared])
     assert np.allclose(disagreement(m).toarray(), expected)
-    monkeypatch.setattr(module, "_LEAST_SHARED", 10**6)
+    monkeypatch.setattr(module, "LEAST_SHARED", 13)  # more cells than there are
     assert disagreement(m).nnz == 0
+
+
+@pytest.mark.parametrize("cells", [4, 5])
+def test_patches_are_compared_from_five_shared_cells_on_however_many_pairs(cells):
+    """Six pairs of four cells say nothing; four pairs of five cells do."""
+    pairs = [(i, j) for i in range(4) for j in range(i)] if cells == 4 else [(i, 4) for i in range(4)]
+    rows = [(min(pair), max(pair), patch, 1.0 + patch) for pair in pairs for patch in (0, 1)]
+    found = disagreement(seen(rows, n_cells=6, n_patches=2))
+    expected = np.log(2) if cells == 5 else 0
+    assert found.toarray() == pytest.approx(expected * (1 - np.eye(2)))
+
+
+def test_reliability_is_relative_to_the_median_however_small_disagreement_is():
+    small, large = (
+        stitch(random_measurements(bad=2, noise=noise, share=1.0)).reliability for noise in (1e-4, 1e-1)
+    )
+    assert np.median(small) < 0.9 and np.median(large) < 0.9
 
 
 def test_reliability_falls_with_disagreement_and_is_one_alone():
@@ -131,10 +152,13 @@ def test_confidence_grows_with_support_and_falls_with_spread():
     assert weight[0, 1] > weight[0, 2] > weight[2, 3] > 0 and max(weight.values()) < 1
 
 
-def test_cells_with_few_edges_keep_unsupported_ones_and_parts_are_joined():
+def test_unsupported_edges_are_kept_only_where_nothing_else_joins_a_part():
     rows = [*complete(), (3, 10, 0, 2.0), (4, 10, 0, 2.0)]
     found = stitch(seen(rows, n_cells=11, n_patches=3))
     assert found.rejoined == 2 and 10 in found.second
+    supported = [(5, 10, 0, 2.0), (5, 10, 1, 2.0)]  # one good edge is enough
+    found = stitch(seen([*rows, *supported], n_cells=11, n_patches=3))
+    assert found.rejoined == 0 and found.dropped == 2 and (found.support >= 2).all()
 
 
 def test_one_place_and_zero_distances_are_finite():
@@ -146,5 +170,5 @@ def test_one_place_and_zero_distances_are_finite():
 def test_stitching_takes_no_notice_of_patch_names(field):
     m = random_measurements(bad=3)
     order = np.lexsort((5 - m.patch, m.pair))
-    renamed = Measurements(m.pair[order], 5 - m.patch[order], m.distance[order], 12, 6)
+    renamed = Measurements(m.pair[order], 5 - m.patch[order], m.distance[order], 12, m.shared[::-1, ::-1])
     assert np.allclose(getattr(stitch(m), field), getattr(stitch(renamed), field))

@@ -144,6 +144,14 @@ def test_a_mixture_stops_training_with_an_adversary_and_stays_stopped(tiny, tmp_
     assert without.history["probe_step"][-1] > ramped
 
 
+def test_the_probe_that_ends_training_looks_often_however_long_that_is(tiny, monkeypatch):
+    monkeypatch.setattr(training, "N_PROBES", 1)
+    monkeypatch.setattr(training, "PROBE_EPOCHS", 1)
+    monkeypatch.setattr(training, "MIXED", 1.0)
+    fit = train(tiny, config_of(residual=False))
+    assert fit.history["probe_step"] == [9, 18, 27]  # each epoch, until the adversary is at full strength
+
+
 def test_values_that_are_not_counts_are_embedded_too(tiny):
     config = config_of()
     slides = [log_normalise(x) for x in tiny.slides]

@@ -73,7 +73,20 @@ def test_structure_losses_are_gated_by_noise(tiny):
         terms = objective(batch, noise_for(batch, level=level))
         return {name for name in gated if terms[name] == 0}
 
-    assert shut(0.5) == set() and shut(1.5) == set(gated)
+    assert shut(0.5) == set() and shut(1e3) == set(gated)
+
+
+def test_overlap_losses_apply_below_a_sigma_of_one_and_the_papers_neighbourhood_losses_always(tiny):
+    """The gate of the appendix is on sigma itself, that of the Gram losses on sigma / sigma_data,resid."""
+    config, batch = tiny(**EVERYTHING, nca_gate=False).geometry, pairs()
+    objective = build(config, "joint").eval()
+    overlap = ("overlap_shape", "overlap_scale", "overlap_kl")
+    for scale, level, open_ in ((0.1, 5.0, True), (0.1, 15.0, False), (4.0, 0.5, False), (4.0, 0.2, True)):
+        objective.model.sigma_data.fill_(scale)
+        with torch.no_grad():
+            terms = objective(batch, noise_for(batch, level=level))
+        assert [bool(terms[name] > 0) for name in overlap] == [open_] * 3
+        assert bool(terms["gram"] > 0) == (level < 1) and terms["nca"] > 0 and terms["local_scale"] > 0
 
 
 @pytest.mark.parametrize("part", ["generator", "refiner"])

@@ -70,6 +70,32 @@ def test_the_centre_is_always_in_and_a_small_tau_keeps_sets_local(monkeypatch):
     assert spread(0.05) < 0.5 * spread(5.0)
 
 
+def test_a_pool_keeps_minisets_near_their_centre():
+    coords = slide(900)
+    local = MinisetSampler([coords], CONFIG.model_copy(update={"pool": 2.0}))
+    for seed in range(10):
+        pair = local.draw_pairs(8, rng(seed))
+        n = pair.first.index.shape[1]
+        for index in (*pair.first.index, *pair.second.index):  # all within 2n nearest of one of them
+            apart = np.linalg.norm(coords[index][:, None] - coords[None], axis=-1)
+            rank = (apart[:, None] < apart[:, index][..., None]).sum(-1)  # of each spot, seen from each
+            assert rank.max(1).min() < round(2 * n)
+    everything = MinisetSampler([slide(12)], CONFIG.model_copy(update={"pool": 3.0, "n_min": 12}))
+    assert all(len(row.unique()) == 12 for row in everything.draw(4, rng()).index)
+
+
+def test_without_a_pool_draws_are_those_of_earlier_versions():
+    """The default's minisets: one of them written down, drawn before there were pools."""
+    sets = MinisetSampler([slide(100)], CONFIG).draw(2, rng(5))
+    assert sets.index[:, :6].tolist() == [[85, 4, 72, 93, 54, 41], [6, 59, 30, 58, 56, 66]]
+
+
+def test_spots_at_one_place_are_a_pool_too():
+    coords = np.concatenate([np.zeros((40, 2)), slide(10)])
+    sets = MinisetSampler([coords], CONFIG.model_copy(update={"pool": 1.0})).draw(16, rng())
+    assert sets.mask.all() and all(len(row.unique()) == len(row) for row in sets.index)
+
+
 def test_small_slides_are_padded():
     sampler = MinisetSampler([slide(12), slide(200, seed=1)], CONFIG.model_copy(update={"n_min": 30}))
     sets = sampler.draw(64, rng())

@@ -27,6 +27,7 @@ from spatialgears.runtime.seeds import child_seed
 #: How cells were placed: in one pass, a core in one pass and the others in parts, or through stitched patches.
 Mode = Literal["one-shot", "parts", "patches"]
 
+FEWEST = 5  # cells that can be stitched: fewer share too little for patches to be compared
 _LOCALITY_DIM = 32
 _BLOCK = 20_000  # cells whose features are held at once
 _BYTES_PER_VALUE, WORKING_VALUES = 4, 4096
@@ -96,8 +97,6 @@ def assemble(
     room = cells_in_one_pass(features.width, config)
     if in_one_pass(features, config):
         coords, diagnostics, notes = _one_pass(features, clock, np.arange(n_cells), seed=seed)
-        if config.mode == "patches":
-            notes.append("They fit in one patch, so there was nothing to stitch.")
         return _finish(coords, "one-shot", clock, diagnostics=diagnostics, notes=notes)
     if config.mode == "patches":
         coords, diagnostics, notes = _patches(
@@ -115,8 +114,10 @@ def assemble(
 
 def in_one_pass(features: FeatureRows, config: AssemblyConfig) -> bool:
     """Whether all cells go through the networks as one set."""
-    fit = config.mode == "auto" and len(features) <= cells_in_one_pass(features.width, config)
-    return fit or config.mode == "one-shot" or len(features) <= config.patch_size
+    if config.mode == "patches":
+        return len(features) < FEWEST
+    room = max(cells_in_one_pass(features.width, config), config.patch_size)
+    return config.mode == "one-shot" or len(features) <= room
 
 
 def pass_bytes(width: int) -> float:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
-from spatialgears.assembly.patches import Patches
+from spatialgears.assembly.patches import Patches, overlaps
 from spatialgears.errors import GearsError
 from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.runtime.hashing import hashed, mix
@@ -74,13 +75,20 @@ class Measurements:
         (M,) which patch measured.
     distance
         (M,) in the units of the geometry.
+    shared
+        (P, P) numbers of cells that patches share.
     """
 
     pair: NDArray[np.int64]
     patch: NDArray[np.int64]
     distance: NDArray[np.float64]
     n_cells: int
-    n_patches: int
+    shared: sparse.csr_matrix
+
+    @property
+    def n_patches(self) -> int:
+        """P."""
+        return self.shared.shape[0]
 
 
 def measure(points: NDArray[Any], patches: Patches, *, seed: int) -> Measurements:
@@ -100,7 +108,8 @@ def measure(points: NDArray[Any], patches: Patches, *, seed: int) -> Measurement
         parts.append((pair, row + start, distance))
     pair, patch, distance = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(pair * n_patches + patch)  # the keys differ, so any sort gives one result
-    return Measurements(pair[order], patch[order], distance[order], patches.n_cells, n_patches)
+    shared = overlaps(patches.cells, patches.n_cells)
+    return Measurements(pair[order], patch[order], distance[order], patches.n_cells, shared)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Step 2 of section 3.5: overlapping patches that cover all cells and are connected.
 
-A patch is a random walk on the locality graph. Cells from elsewhere fill it up where a part of the graph is too small.
+A patch is a random walk on the locality graph. A walk with too few different cells goes on from its own cells; only where it
+has been everywhere that it can reach does it go on from another place.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def sample_patches(graph: sparse.csr_matrix, size: int, *, coverage: float, seed
     wanted = max(1, round(coverage * n_cells / size))
     walks = _twin_walks(graph, (wanted + 1) // 2, size, seed=seed)[:wanted]
     deck = shuffled(child_seed(seed, "deck"), n_cells, _count(walks, n_cells))
-    rows = _fill(walks, deck)
+    rows = _walk_on(graph, walks, deck, seed=child_seed(seed, "on"))
     lacking = MIN_SUPPORT - _count(rows, n_cells)
     if lacking.max() > 0:
         along = reverse_cuthill_mckee(graph, symmetric_mode=True)  # puts neighbours close to each other
@@ -74,7 +75,7 @@ def sample_patches(graph: sparse.csr_matrix, size: int, *, coverage: float, seed
                 if len(left := along[lacking[along] > again])
             ]
         )
-        rows = np.vstack([rows, _fill(extra, deck)])
+        rows = np.vstack([rows, _walk_on(graph, extra, deck, seed=child_seed(seed, "left on"))])
     bridges = _bridges(rows, n_cells, min(MIN_SHARED, size // 2))
     rows = np.vstack([rows, bridges])
     seeds = (hashed(child_seed(seed, "noise"), np.arange(len(rows))) >> np.uint64(1)).astype(np.int64)
@@ -171,11 +172,30 @@ def _walks_from(
     return first_distinct(walk(graph, rows, _WALK_STEPS, seed=seed, ids=np.arange(len(rows))), length)
 
 
-def _fill(walks: NDArray[np.int64], deck: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(P, size) different cells: the walk, then cells of the deck from a position of the patch's own."""
-    n_patches, size = walks.shape
-    begin = np.arange(n_patches)[:, None] * size
-    return first_distinct(np.hstack([walks, deck[(begin + np.arange(size)) % len(deck)]]), size)
+def _walk_on(
+    graph: sparse.csr_matrix, walks: NDArray[np.int64], deck: NDArray[np.int64], *, seed: int
+) -> NDArray[np.int64]:
+    """(P, size) different cells: walks that lack some, marked -1, go on from all the cells they have.
+
+    A row that found nothing new in a round has been everywhere it can reach. It then also starts from cells of the deck, twice
+    as many each time, so that the rounds are few.
+    """
+    rows, size = walks.copy(), walks.shape[1]
+    places, again = np.zeros(len(rows), np.int64), 0
+    while len(short := np.flatnonzero(rows[:, -1] < 0)):
+        for begin in range(0, len(short), _ROWS):
+            ids = short[begin : begin + _ROWS]
+            mine = rows[ids]
+            free = np.arange(size)[::-1]  # new places stand at the end, where cells lack
+            new = deck[(ids[:, None] * size + again + free) % len(deck)]
+            starts = np.where(mine >= 0, mine, np.where(free < places[ids, None], new, mine[:, :1]))
+            visits = walk(graph, starts, _VISITS, seed=child_seed(seed, again), ids=ids)
+            found = first_distinct(np.hstack([mine, visits]), size)
+            stuck = (found >= 0).sum(1) == (mine >= 0).sum(1)
+            places[ids] = np.where(stuck | (places[ids] > 0), np.maximum(2 * places[ids], 1), 0)
+            rows[ids] = found
+        again += 1
+    return rows
 
 
 def _bridges(rows: NDArray[np.int64], n_cells: int, least: int) -> NDArray[np.int64]:

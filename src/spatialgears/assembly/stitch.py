@@ -13,11 +13,8 @@ from spatialgears.assembly.measure import Measurements
 from spatialgears.assembly.patches import MIN_SUPPORT
 
 MAX_SPREAD = 0.5  # the paper's appendix: relative spread of an edge's measurements above which it is dropped
-_LEAST_SHARED = 5  # overlaps of fewer pairs say nothing about two patches
-_LEAST_EDGES = 8  # a cell with fewer supported edges keeps the others too
+LEAST_SHARED = 5  # section 3.5: overlaps of fewer cells say nothing about two patches
 _FURTHEST = 16  # a measurement is compared with at most this many others of its pair
-_SOUND = 0.1  # an edge that only unreliable patches measured counts for less than this many measurements
-_ALIKE = 0.05  # patches whose log distances differ by less are equally good
 _FLOOR = 1e-6  # share of the median distance below which two cells are at one point
 
 
@@ -42,7 +39,7 @@ class DistanceGraph:
     dropped
         Measured pairs that were dropped for little support or large spread.
     rejoined
-        Edges that were kept although they fail that filter, because too few others joined their cells to the rest.
+        Edges that were kept although they fail that filter, because nothing else joined their cells to the rest.
     """
 
     first: NDArray[np.int64]
@@ -81,7 +78,7 @@ def stitch(measurements: Measurements, *, weighted: bool = True) -> DistanceGrap
     omega = trusted / (1 + trusted) / (1 + (spread / MAX_SPREAD) ** 2)
     first, second = np.divmod(pair[start], n_cells)
     good = (support >= min(MIN_SUPPORT, measurements.n_patches)) & (spread <= MAX_SPREAD)
-    keep = good | _needed(first, second, n_cells, good=good, sound=trusted > _SOUND)
+    keep = good | _between_parts(first, second, n_cells, held=good)
     return DistanceGraph(
         first[keep],
         second[keep],
@@ -100,7 +97,7 @@ def disagreement(measurements: Measurements) -> sparse.csr_matrix:
     """Symmetric (P, P) mean absolute difference of log distances over pairs that both patches measured.
 
     Each measurement is compared with the next ``_FURTHEST`` of its pair at most, so the cost stays O(M). Overlaps of
-    fewer than five pairs are skipped.
+    fewer than five cells are skipped.
     """
     pair, patch, logs = measurements.pair, measurements.patch, np.log(measurements.distance)
     shape = (measurements.n_patches, measurements.n_patches)
@@ -111,17 +108,15 @@ def disagreement(measurements: Measurements) -> sparse.csr_matrix:
             break
         apart = np.abs(logs[at + offset] - logs[at])
         seen += sparse.csr_matrix((apart + 1j, (patch[at], patch[at + offset])), shape)
-    both = sparse.coo_matrix(seen + seen.T)
-    enough = both.data.imag >= _LEAST_SHARED
-    mean = both.data.real[enough] / both.data.imag[enough]
-    return sparse.csr_matrix((mean, (both.row[enough], both.col[enough])), shape, dtype=np.float64)
+    both = sparse.coo_matrix((seen + seen.T).multiply(measurements.shared >= LEAST_SHARED))
+    return sparse.csr_matrix((both.data.real / both.data.imag, (both.row, both.col)), shape, dtype=np.float64)
 
 
 def reliability(between: sparse.csr_matrix, typical: float) -> NDArray[np.float64]:
     """a_p in (0, 1]: exp of minus a patch's mean disagreement over the typical one; 1 for a single patch."""
     neighbours = np.diff(between.indptr)
     mean = np.asarray(between.sum(1)).ravel() / np.maximum(neighbours, 1)
-    return np.exp(-np.minimum(mean / max(typical, _ALIKE), 30.0))
+    return np.exp(-np.minimum(mean / max(typical, 1e-12), 30.0))
 
 
 def weighted_median(
@@ -143,21 +138,12 @@ def weighted_median(
     return (values[np.minimum(lower, last)] + values[np.minimum(upper, last)]) / 2
 
 
-def _needed(
-    first: NDArray[np.int64],
-    second: NDArray[np.int64],
-    n_cells: int,
-    *,
-    good: NDArray[np.bool_],
-    sound: NDArray[np.bool_],
+def _between_parts(
+    first: NDArray[np.int64], second: NDArray[np.int64], n_cells: int, *, held: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Further edges to keep: sound edges of cells with few good ones, and edges between unconnected parts."""
-    degree = np.bincount(np.concatenate([first[good], second[good]]), minlength=n_cells)
-    poor = degree < _LEAST_EDGES
-    needed = sound & (poor[first] | poor[second])
-    held = good | needed
+    """Edges between parts that the held edges leave unconnected."""
     edges = sparse.csr_matrix(
         (np.ones(int(held.sum()), bool), (first[held], second[held])), (n_cells, n_cells)
     )
     _, part = connected_components(edges, directed=False)
-    return needed | (part[first] != part[second])
+    return part[first] != part[second]

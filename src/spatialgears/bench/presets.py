@@ -12,6 +12,9 @@ from spatialgears.errors import InputError
 #: Values that the benchmark sets itself, and the options that choose them.
 OWN_OPTIONS = {"seed": "--seeds", "threads": "--threads"}
 
+#: Fields that older rows lack, and the value with which the method is as it was without them.
+ADDED = {"supervision.pool": 0.0, "geometry.nca_gate": True}
+
 
 def configured(preset: str, values: Sequence[str] = ()) -> Config:
     """The preset with ``stage.key=value`` changes; refuses changes that the benchmark would overwrite."""
@@ -40,7 +43,7 @@ def title(preset: str, config: Config) -> str:
 
 def same_method(config: Config, stored: Mapping[str, Any]) -> bool:
     """Whether a stored configuration had the same value for every field that the stages have now."""
-    now, then = (_flat(one) for one in (config.model_dump(mode="json"), stored))
+    now, then = _flat(config.model_dump(mode="json")), ADDED | _flat(stored)
     return all(key in then and then[key] == value for key, value in now.items() if "." in key)
 
 

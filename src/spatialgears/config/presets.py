@@ -59,7 +59,10 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             "lr": 1e-4,
             "batch_size": 32,
         },
-        "supervision": {"n_max": 384},  # silent
+        "supervision": {
+            "n_max": 512,  # silent, but figure 6 has patches below and above it
+            "pool": 2.0,  # silent: section 3.2 has "a local candidate pool"
+        },
         "geometry": {  # Geometry Model (Stage C)
             "inputs": "embedding",
             "input_dropout": 0.0,
@@ -70,8 +73,9 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             "context_blocks": 3,
             "generator_blocks": 4,
             "denoiser_blocks": 4,
-            "reference": 384,  # silent: the largest miniset
+            "reference": 512,  # silent: the largest miniset
             "nca": 1.0,
+            "nca_gate": False,
             "nca_temperature": 0.5,
             "local_scale": 1.0,  # silent
             "gen_scale": 0.5,  # silent

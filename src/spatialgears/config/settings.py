@@ -115,11 +115,17 @@ class SupervisionConfig(Stage):
 
     n_min: Annotated[int, Field(ge=8, le=4096)] = constant(96, "smallest size of a miniset")
     n_max: Annotated[int, Field(ge=8, le=4096)] = constant(256, "largest size of a miniset")
+    pool: Annotated[float, Field(ge=0, le=1000)] = constant(
+        0.0,
+        "spots nearest to the centre that a miniset is drawn from, in multiples of its size; 0: all spots of the slide",
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.n_max < self.n_min:
             raise ValueError(f"n_max must be at least n_min = {self.n_min}, found {self.n_max}")
+        if 0 < self.pool < 1:
+            raise ValueError(f"pool must be 0 or at least 1, found {self.pool}")
         return self
 
 
@@ -183,6 +189,10 @@ class GeometryConfig(Stage):
     nca: Weight = constant(0.3, "weight of the refiner's neighbourhood loss")
     nca_temperature: Annotated[float, Field(ge=0)] = constant(
         0.0, "tau_NCA; 0: for each miniset the squared median distance to the last of its neighbours"
+    )
+    nca_gate: bool = constant(
+        True,
+        "leave minisets with much noise out of the refiner's neighbourhood losses, as out of its Gram losses",
     )
     local_scale: Weight = constant(0.0, "weight of the refiner's loss on local scale")
     gen_scale: Weight = constant(0.0, "weight of the generator's loss on scale")

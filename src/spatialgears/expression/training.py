@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 PROBE_PROFILES, MIXED_PROFILES = 500, 2000
 MIXING_K = 20  # neighbours that mixing is measured by
 N_PROBES = 20  # probes in a training run
+PROBE_EPOCHS = 10  # epochs between probes that may end it (the paper is silent)
 MIXED = 0.58  # the paper's appendix: accuracy of the probe at which the adversary has done its work
 
 
@@ -212,6 +213,7 @@ class _Training:
         e = self.config.expression
         steps = min(e.epochs * self.per_epoch, e.max_steps)
         sizes = [len(domain.clean) for domain in self.domains]
+        often = PROBE_EPOCHS * self.per_epoch if e.adversary else steps
         phase = Phase(
             name="encoder",
             title="encoder",
@@ -222,7 +224,7 @@ class _Training:
             dropout_seed=partial(child_seed, self.seed, "encoder dropout"),
             model=self.objective.encoder,
             evaluate=lambda encoder: {"probe": self.probe(encoder)},
-            every=max(1, steps // N_PROBES),
+            every=max(1, min(often, steps // N_PROBES)),
             ended=self.ended,
             identity=f"{self.data} {self.seed} {sizes} {e.model_dump_json()}",
         )

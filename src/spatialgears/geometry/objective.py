@@ -21,6 +21,9 @@ WEIGHTS = {"score": 1.0, "gram": 1.0, "gram_scale": 0.5, "gen_align": 1.0, "gen_
 GATE = (
     1.0  # sets with more noise than this many sigma_data,resid show no structure: losses on it leave them out
 )
+OVERLAP_GATE = (
+    1.0  # the paper's appendix: sigma, in the units of the coordinates, below which overlap losses apply
+)
 NEIGHBORS = 10  # true neighbours of a point in the neighbourhood losses
 SIGMA_MEMORY = 0.01  # sigma_data,resid follows the generator as a running mean over about 1 / 0.01 batches
 
@@ -131,7 +134,7 @@ class Objective(nn.Module):
             terms["score"] = WEIGHTS["score"] * losses.score_loss(estimate, clean, weight, mask).mean()
             gate = noise.level < GATE
             terms |= _geometry_terms(pred, truth, batch, config, gate)
-            return terms | _overlap_terms(pred, truth, batch, config, gate)
+            return terms | _overlap_terms(pred, truth, batch, config, sigma < OVERLAP_GATE)
 
     def _estimate(
         self, condition: Tensor, base: Tensor, clean: Tensor, sigma: Tensor, batch: Batch, noise: Noise
@@ -182,12 +185,16 @@ def _generator_terms(base: Tensor, truth: _Truth, batch: Batch, config: Geometry
 def _geometry_terms(
     pred: Tensor, truth: _Truth, batch: Batch, config: GeometryConfig, gate: Tensor
 ) -> dict[str, Tensor]:
-    """Gram, scale and neighbourhood losses on V_pred, for sets with little noise."""
-    return _weigh(
+    """Gram and scale losses on V_pred for sets with little noise, and neighbourhood losses for these or for all."""
+    gram = _weigh(
         config,
         gate,
         gram=lambda: losses.gram_loss(pred, truth.target),
         gram_scale=lambda: losses.gram_scale_loss(pred, truth.target),
+    )
+    return gram | _weigh(
+        config,
+        gate if config.nca_gate else None,
         nca=lambda: losses.nca_loss(pred, truth.near, truth.temperature, batch.mask),
         local_scale=lambda: losses.local_scale_loss(pred, truth.near),
     )

@@ -207,7 +207,7 @@ def embedding_before_after(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw an embedding before and after domains were aligned, coloured by origin (figure 6).
+    """Draw an embedding before and after domains were aligned, coloured by origin (figure 7).
 
     Parameters
     ----------

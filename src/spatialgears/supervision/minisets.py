@@ -12,8 +12,9 @@ from torch import Tensor
 from spatialgears.config import SupervisionConfig
 from spatialgears.errors import InputError
 
-#: Range of tau_spatial in RMS radii of the slide, of which one value is drawn per miniset (the paper is silent).
-TAU = (0.2, 3.0)
+#: tau_spatial (the paper is silent). Without a pool: a range in RMS radii of the slide, of which one value is drawn per
+#: miniset. With a pool: in units of the pool's radius.
+TAU, POOL_TAU = (0.2, 3.0), 0.5
 #: The paper's appendix: alpha, the share of a miniset that its twin also holds, and the fewest spots they share.
 OVERLAP, MIN_OVERLAP = 0.5, 20
 TAKEN = 1e6  # a key above every random key, which are below 100: the spot is always drawn
@@ -49,8 +50,8 @@ class MinisetSampler:
     slides
         Canonical coordinates of each slide, (n_spots, 2).
     config
-        Sizes. The size n is drawn once per batch, so that sets are padded only where a slide
-        is small.
+        Sizes, and the pool of candidates around a centre. The size n is drawn once per batch, so that sets are padded only
+        where a slide is small.
     keep
         Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted. A slide with fewer than
         three is skipped.
@@ -111,13 +112,19 @@ class MinisetSampler:
         """Slide (B,) and unnormalised log p (B, widest) of a batch, and the size n they share."""
         low, high = self.config.n_min, self.config.n_max
         n = int(torch.randint(low, high + 1, (1,), generator=generator).clamp_max(int(self._sizes.max())))
-        tau = torch.empty(batch, 1).uniform_(*TAU, generator=generator)
+        pool = min(round(self.config.pool * n), int(self._sizes.max()))
+        tau = None if pool else torch.empty(batch, 1).uniform_(*TAU, generator=generator)
         spot = torch.randint(int(self._sizes.sum()), (batch,), generator=generator)
         ends = self._sizes.cumsum(0)
         slide = torch.searchsorted(ends, spot, right=True)
         place = spot - (ends - self._sizes)[slide]
         across, down = (axis[slide] - axis[slide, place, None] for axis in self._coords)  # (B, widest) each
-        logp = torch.hypot(across, down).div_(-tau).masked_fill_(self._padding[slide], -torch.inf)
+        distance, outside = torch.hypot(across, down), self._padding[slide]
+        if tau is None:  # the nearest spots of the centre, all of them on a small slide
+            nearest = distance.masked_fill(outside, torch.inf).topk(pool, dim=1, largest=False).values
+            radius = nearest.masked_fill_(nearest.isinf(), 0).amax(1, keepdim=True)
+            outside, tau = outside | (distance > radius), (POOL_TAU * radius).clamp_min(1e-9)
+        logp = distance.div_(-tau).masked_fill_(outside, -torch.inf)
         return slide, logp.scatter_(1, place[:, None], TAKEN), n
 
     def _gather(self, slide: Tensor, local: Tensor, mask: Tensor) -> Minisets:
