@@ -148,7 +148,7 @@ def drawn(slide: AnnData, by_gene: Mapping[str, float], predicted: NDArray[Any])
         pair = (_dense(slide[:, names[gene]].X)[:, 0], predicted[:, gene])
         for ax, values in zip(axes[:, column], pair, strict=True):
             low, high = palette.limits(values)
-            size = canvas.point_size(ax, len(values))
+            size = 2 * canvas.point_size(ax, len(values))  # a map without gaps
             ax.scatter(
                 *coords.T, c=values, s=size, cmap=palette.CONTINUOUS, vmin=low, vmax=high, linewidths=0
             )
