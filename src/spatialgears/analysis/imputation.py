@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GENES = 500  # predicted at once
+LEARNT = 300  # genes that say what score others may expect
 NEAREST = 6  # spots that a place between them is read from
 
 
@@ -94,12 +95,11 @@ def impute(
         cells, slide, place=place, likeness=likeness, basis=basis, layer=layer, spatial_key=spatial_key, outside=outside,
         averaged=True, seed=seed,
     )  # fmt: skip
-    logged = evidence.logged
     names = lookup.gene_names(cells, layer, "cells")
     weights = matrix(evidence, settings, seed=seed)
-    reader = Reader.of(weights, evidence.kept, seed=seed)
-    table = _scores(evidence, settings, reader, logged, names, slide, layer=layer, columns=columns, seed=seed)
-    values = reader.read(logged[:, columns])
+    reader = Reader.of(weights, seed=seed)
+    values, reliable = reader.read(evidence.logged, columns)
+    table = _scores(evidence, settings, reader, names, columns=columns, reliable=reliable, seed=seed)
     mass, coords = np.asarray(weights.sum(0)).ravel(), evidence.coords
     obs = pd.DataFrame({"gears_cells": mass}, index=slide.obs_names)
     if at is not None:
@@ -117,66 +117,70 @@ def impute(
 
 
 class Reader:
-    """Reads genes at spots by weights (N, M): from all cells, and from two halves of them."""
+    """Reads genes at spots by weights (M, N), and compares what two halves of the cells predict."""
 
     def __init__(self, halves: list[sparse.csr_matrix]) -> None:
         self.halves = halves
         self.mass = [np.asarray(half.sum(1)).ravel() for half in halves]
+        self.both = (self.mass[0] > 0) & (self.mass[1] > 0)
 
     @classmethod
-    def of(cls, weights: sparse.csr_matrix, kept: NDArray[np.bool_], *, seed: int) -> Reader:
-        """Halves are drawn at random from the cells that count."""
-        first = numpy_rng(seed, "halves").random(len(kept)) < 0.5
-        turned = weights.T.tocsr()
-        return cls([(turned @ sparse.diags(mine.astype(np.float32))).tocsr() for mine in (first, ~first)])
+    def of(cls, weights: sparse.csr_matrix, *, seed: int) -> Reader:
+        """By weights (N, M); halves of the cells are drawn at random."""
+        first = numpy_rng(seed, "halves").random(weights.shape[0]) < 0.5
+        return cls([(sparse.diags(mine.astype(np.float32)) @ weights).T.tocsr() for mine in (first, ~first)])
 
-    def read(self, values: sparse.csr_matrix) -> NDArray[np.float32]:
-        """Mean (M, g) of the values (N, g) of the cells; NaN where there are none."""
-        return self._mean(sum(half @ values for half in self.halves).toarray(), sum(self.mass))
+    def read(
+        self, logged: sparse.csr_matrix, columns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Mean (M, g) of some genes over the cells, NaN where there are none, and the correlation (g,) of the halves."""
+        found, reliable = np.empty((len(self.both), len(columns)), np.float32), np.zeros(len(columns))
+        for start in range(0, len(columns), GENES):
+            part = slice(start, start + GENES)
+            values = logged[:, columns[part]]
+            totals = [(half @ values).toarray() for half in self.halves]
+            found[:, part] = _mean(totals[0] + totals[1], self.mass[0] + self.mass[1])
+            halves = (_mean(total, mass)[self.both] for total, mass in zip(totals, self.mass, strict=True))
+            reliable[part] = correlations(*halves)
+        return found, reliable
 
-    def reliability(self, values: sparse.csr_matrix) -> NDArray[np.float64]:
-        """(g,) correlation of what the two halves of the cells predict, as far as both reach."""
-        both = (self.mass[0] > 0) & (self.mass[1] > 0)
-        first, second = (
-            self._mean((half @ values).toarray(), mass)[both]
-            for half, mass in zip(self.halves, self.mass, strict=True)
-        )
-        return correlations(first, second)
 
-    @staticmethod
-    def _mean(total: Any, mass: Any) -> NDArray[np.float32]:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return (np.asarray(total) / mass[:, None]).astype(np.float32)
+def _mean(total: NDArray[Any], mass: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (total / mass[:, None]).astype(np.float32)
 
 
 def _scores(
     evidence: Evidence,
     settings: Settings,
     reader: Reader,
-    logged: sparse.csr_matrix,
     names: NDArray[Any],
-    slide: AnnData,
     *,
-    layer: str | None,
     columns: NDArray[np.int64],
+    reliable: NDArray[np.float64],
     seed: int,
 ) -> pd.DataFrame:
     """One row per gene: score, whether it was measured, and what an unmeasured score rests on."""
     trial = Trial(evidence, genes=len(evidence.genes), seed=seed)
-    r, known = trial.scores(settings), evidence.columns[trial.genes]
-    measured = pd.Series(r, evidence.genes[trial.genes])
-    detected = np.asarray((logged[evidence.kept] > 0).mean(0)).ravel()
-    reliable = reader.reliability(logged[:, np.concatenate([known, columns])])
-    describe = np.column_stack([np.ones(len(reliable)), reliable, detected[np.concatenate([known, columns])]])
-    slope = np.linalg.lstsq(describe[: len(known)], r, rcond=None)[0]
-    expected = np.clip(describe[len(known) :] @ slope, r.min(), r.max())
-    own = measured.reindex(names[columns]).to_numpy()
+    r = trial.scores(settings)
+    own = pd.Series(r, evidence.genes[trial.genes]).reindex(names[columns]).to_numpy()
+    detected = np.asarray((evidence.logged[evidence.kept] > 0).mean(0)).ravel()
+    expected = np.full(len(columns), np.nan)
+    if not np.isfinite(own).all():
+        some = np.arange(0, len(r), -(-len(r) // LEARNT))  # from the most spatial to the least
+        known = evidence.columns[trial.genes[some]]
+        describe = np.column_stack(
+            [np.ones(len(some)), reader.read(evidence.logged, known)[1], detected[known]]
+        )
+        slope = np.linalg.lstsq(describe, r[some], rcond=None)[0]
+        expected = np.column_stack([np.ones(len(columns)), reliable, detected[columns]]) @ slope
+        expected = np.clip(expected, r.min(), r.max())
     return pd.DataFrame(
         {
             "score": np.where(np.isfinite(own), own, expected),
             "measured": np.isfinite(own),
             "detected": detected[columns],
-            "reliability": reliable[len(known) :],
+            "reliability": reliable,
         },
         index=pd.Index(names[columns], name="gene"),
     )
