@@ -4,6 +4,7 @@ Functions that describe the cells write to the AnnData, as scanpy does, and retu
 ``copy=True``. Those that answer a question return a table and write nothing.
 """
 
+from spatialgears.analysis.comparison import compare
 from spatialgears.analysis.composition import abundance
 from spatialgears.analysis.domains import spatial_domains
 from spatialgears.analysis.imputation import impute
@@ -18,6 +19,7 @@ from spatialgears.analysis.weights import spot_weights
 __all__ = [
     "MarkerEnrichment",
     "abundance",
+    "compare",
     "impute",
     "marker_enrichment",
     "mixing",

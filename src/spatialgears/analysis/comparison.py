@@ -1,0 +1,234 @@
+"""Two samples on one slide: which cell types moved, and into which regions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.spatial import KDTree
+
+from spatialgears.analysis import lookup
+from spatialgears.errors import InputError
+from spatialgears.metrics.points import spot_pitch
+from spatialgears.runtime.seeds import numpy_rng
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+DIRECTIONS, QUANTILES = 12, np.linspace(0.025, 0.975, 39)
+MOST_CELLS = 5000  # of a type in each sample that are compared
+FEWEST = 10
+ALL = "all cells"
+
+
+def compare(
+    first: AnnData,
+    second: AnnData,
+    slide: AnnData,
+    *,
+    key: str = "cell_type",
+    regions: str | None = None,
+    n_draws: int = 200,
+    level: float = 0.9,
+    spatial_key: str = "spatial",
+    radius: str | None = "gears_radius50",
+    outside: str | None = lookup.OUTSIDE,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Compare where two samples of cells lie on one slide: before and after, ill and healthy.
+
+    In each draw every cell is moved by its own uncertainty and the cells are drawn anew, which gives the intervals; and the
+    samples are shuffled, which gives P: how often cells of a type that belong to either sample by chance lie as far apart.
+
+    Parameters
+    ----------
+    first, second
+        Cells laid on the slide, as in the ``cells.h5ad`` of two runs on it, or after :func:`spatialgears.tl.register`.
+    slide
+        The slide, with ``obsm[spatial_key]``.
+    key
+        Column of both ``obs`` with cell types.
+    regions
+        Column of ``slide.obs`` with regions: compares the share of each type in each region. A cell is in the region of the
+        nearest spot.
+    n_draws
+        Draws for intervals and P.
+    level
+        Probability that an interval should hold.
+    spatial_key
+        Key of the places of spots.
+    radius
+        Column of ``obs`` with 50% radii; None: places are taken as exact.
+    outside
+        Column of ``obs`` that marks cells no slide supports, which are left out.
+    seed
+        The same seed gives the same result.
+
+    Returns
+    -------
+    DataFrame
+        Without regions a row per type, and one of all cells: ``n_first``, ``n_second``, ``moved`` (distance of the centres, in
+        spot pitches) with ``low`` and ``high``, ``x`` and ``y`` of that motion, ``distance`` (sliced Wasserstein distance of
+        the two layouts, in pitches), ``pvalue`` and ``pvalue_adj`` (Benjamini-Hochberg). With regions a row per type and
+        region: ``first`` and ``second`` (shares of the type's cells), ``difference`` with ``low`` and ``high``.
+
+    Notes
+    -----
+    The two maps are laid on the slide apart from each other: a motion of *all cells* is an error of that before it is biology.
+    P takes cells for independent. With one sample of each kind it says that these two samples differ, not that the kinds do.
+
+    Examples
+    --------
+    >>> import numpy as np, spatialgears as sg
+    >>> tissue = sg.datasets.simulate_tissue(n_cells=400, n_genes=60, spots=80)
+    >>> cells, slide = tissue.cells, tissue.slides[0]
+    >>> cells.obsm["X_gears_slide"] = tissue.truth.obsm["spatial"]
+    >>> after = cells.copy()
+    >>> moved = (after.obs["cell_type"] == "parenchyma A").to_numpy()
+    >>> after.obsm["X_gears_slide"][moved] += 500
+    >>> table = sg.tl.compare(cells, after, slide, radius=None, n_draws=50)
+    >>> table.index[table["pvalue_adj"] < 0.05].tolist()
+    ['parenchyma A']
+    """
+    if n_draws < 20 or not 0 < level < 1:
+        raise InputError(
+            f"n_draws must be 20 or more and level lie between 0 and 1, found {n_draws} and {level}."
+        )
+    spots = lookup.places(slide, spatial_key, "slide")
+    pitch = spot_pitch(spots)
+    samples = [
+        _sample(one, slide, key, radius, outside, spatial_key, name)
+        for one, name in ((first, "first"), (second, "second"))
+    ]
+    kinds = sorted({*samples[0][2], *samples[1][2]})
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    rows: dict[Any, dict[str, float]] = {}
+    area = None if regions is None else (KDTree(spots), lookup.labels(slide, regions, "slide"))
+    for kind in [*kinds, ALL]:
+        rng = numpy_rng(seed, "compare", str(kind))
+        parts = [_some(one, kind, rng) for one in samples]
+        sizes = [
+            int((np.ones(len(types), bool) if kind == ALL else types == kind).sum())
+            for _, _, types in samples
+        ]
+        if min(len(coords) for coords, _ in parts) < FEWEST:
+            if area is None:
+                rows[kind] = {"n_first": sizes[0], "n_second": sizes[1]}
+            continue
+        draws = [_draw(parts, rng) for _ in range(n_draws)]
+        if area is None:
+            rows[kind] = {"n_first": sizes[0], "n_second": sizes[1], **_moved(parts, draws, pitch, ends, rng)}
+        else:
+            rows |= {(kind, name): row for name, row in _shares(draws, *area, ends=ends).items()}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    if area is None:
+        table.index.name = key
+        if "pvalue" in table:
+            own = table.index != ALL
+            table.loc[own, "pvalue_adj"] = lookup.adjusted(table.loc[own, "pvalue"].to_numpy())
+        return table
+    table.index = pd.MultiIndex.from_tuples(table.index, names=[key, regions])
+    return table
+
+
+def _sample(
+    adata: AnnData,
+    slide: AnnData,
+    key: str,
+    radius: str | None,
+    outside: str | None,
+    spatial_key: str,
+    name: str,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any]]:
+    """Places on the slide (n, 2), their spread (n,) in units of the slide, and types (n,)."""
+    types = lookup.labels(adata, key, name)
+    kept = lookup.counted(adata, outside) & (types.codes >= 0)
+    where = lookup.slide_key(adata, slide, spatial_key=spatial_key)
+    coords = lookup.places(adata, where, name)[kept]
+    spread = np.zeros(len(coords))
+    if radius is not None:
+        fit = adata.uns.get(where, {})
+        if "scale" not in fit:
+            raise InputError(
+                f"{name} does not say how long the radii are on the slide (uns[{where!r}] has no scale).",
+                "Lay the cells on it with sg.tl.register(cells, slide), or take places as exact: radius=None.",
+            )
+        spread = lookup.spreads(adata, radius, kept) * float(fit["scale"])
+    return coords, spread, np.asarray(types.astype(object))[kept]
+
+
+def _some(
+    sample: Any, kind: str, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    coords, spread, types = sample
+    rows = np.arange(len(types)) if kind == ALL else np.flatnonzero(types == kind)
+    rows = rows[rng.permutation(len(rows))[:MOST_CELLS]]
+    return coords[rows], spread[rows]
+
+
+def _draw(parts: Any, rng: np.random.Generator) -> list[NDArray[np.float64]]:
+    """Both samples with cells drawn anew, each moved by its own uncertainty."""
+    drawn = []
+    for coords, spread in parts:
+        rows = rng.integers(len(coords), size=len(coords))
+        drawn.append(coords[rows] + spread[rows, None] * rng.normal(size=coords.shape))
+    return drawn
+
+
+def _moved(
+    parts: Any, draws: Any, pitch: float, ends: list[float], rng: np.random.Generator
+) -> dict[str, float]:
+    motion = (parts[1][0].mean(0) - parts[0][0].mean(0)) / pitch
+    lengths = [np.linalg.norm(two.mean(0) - one.mean(0)) / pitch for one, two in draws]
+    low, high = np.quantile(lengths, ends)
+    coords, spread = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    split, n = len(parts[0][0]), len(coords)
+    found, shuffled = np.empty(len(draws)), np.empty(len(draws))
+    for i in range(len(draws)):
+        at = coords + spread[:, None] * rng.normal(size=coords.shape)
+        order = rng.permutation(n)
+        found[i] = _sliced(at[:split], at[split:])
+        shuffled[i] = _sliced(at[order[:split]], at[order[split:]])
+    observed = float(np.median(found))
+    return {
+        "moved": float(np.linalg.norm(motion)),
+        "low": float(low),
+        "high": float(high),
+        "x": float(motion[0]),
+        "y": float(motion[1]),
+        "distance": observed / pitch,
+        "pvalue": float((1 + (shuffled >= observed).sum()) / (1 + len(draws))),
+    }
+
+
+def _sliced(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
+    """Sliced Wasserstein distance of two layouts, from quantiles along some directions."""
+    angles = np.pi * np.arange(DIRECTIONS) / DIRECTIONS
+    axes = np.stack([np.cos(angles), np.sin(angles)])
+    first, second = (np.quantile(part @ axes, QUANTILES, axis=0) for part in (one, two))
+    return float(np.abs(first - second).mean())
+
+
+def _shares(
+    draws: Any, tree: KDTree, labels: pd.Categorical, *, ends: list[float]
+) -> dict[str, dict[str, float]]:
+    n = len(labels.categories)
+    shares = np.empty((len(draws), 2, n))
+    for i, pair in enumerate(draws):
+        for j, coords in enumerate(pair):
+            codes = labels.codes[tree.query(coords)[1]]
+            shares[i, j] = np.bincount(codes[codes >= 0], minlength=n) / max((codes >= 0).sum(), 1)
+    mean, difference = shares.mean(0), shares[:, 1] - shares[:, 0]
+    low, high = np.quantile(difference, ends, axis=0)
+    return {
+        str(name): {
+            "first": float(mean[0, i]),
+            "second": float(mean[1, i]),
+            "difference": float(difference[:, i].mean()),
+            "low": float(low[i]),
+            "high": float(high[i]),
+        }
+        for i, name in enumerate(labels.categories)
+    }
