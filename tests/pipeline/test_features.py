@@ -103,3 +103,20 @@ def test_precomputed_views_are_projected_once():
     seen = SpotFeatures(views, signal, None, embedding_only=False).seen(index, torch.Generator())
     distance = (views.bank[:, index] @ axes - seen).norm(dim=-1)
     assert seen.shape == (4, 2) and (distance.min(0).values < 1e-5).all()
+
+
+def test_cells_are_averaged_with_those_most_like_them(small_model, small_tissue, small_config):
+    fitted, config = small_model.fitted_, small_config.with_values(["expression.average=1"])
+    counts = small_tissue.cells[:, list(fitted.panel.genes)].X
+    none = np.zeros(counts.shape[1], bool)
+    plain, averaged = (fitted.features(counts, one, missing=none) for one in (small_config, config))
+    everyone = np.arange(len(plain))
+    x = plain.as_measured()[everyone].seen
+    assert torch.equal(averaged.as_measured()[everyone].seen, x)  # radii rest on cells as measured
+    axes = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[:30].T
+    z = torch.nn.functional.normalize(x @ axes, dim=1)
+    means = x[(z @ z.T).topk(20, dim=1).indices].mean(1)
+    found = replace(averaged, view=replace(averaged.view, pull=None))
+    torch.testing.assert_close(found[everyone].seen, means, rtol=1e-3, atol=1e-3)
+    few = fitted.features(counts[:50], config, missing=none)
+    assert few.alike is None

@@ -68,6 +68,11 @@ class ExpressionConfig(Stage):
     pull: Fraction = constant(
         0.15, "targeted panels: how far a cell's profile moves towards the mean of its most similar spots"
     )
+    average: Fraction = setting(
+        0.0,
+        "how far a cell's profile moves towards the mean of the 20 cells most similar to it; 0: not at all",
+        when="the slides are of one donor and the cells of another: `0.5`",
+    )
     thinning: bool = constant(True, "thin the counts of spots binomially to the depth of random cells")
     embedding: Literal["auto", "encoder", "reference"] = constant(
         "auto",

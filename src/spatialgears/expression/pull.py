@@ -1,8 +1,11 @@
-"""Moving the profiles of cells a little towards their most similar spots, which reduces platform effects and noise.
+"""Moving the profiles of cells towards similar profiles, which reduces platform effects and noise.
 
 The generators are trained on spots only. A cell's profile that moves part of the way to the mean of its nearest spots is
 closer to what they know. The share is small, because a cell that moves too far loses what is specific to it. On whole
 transcriptomes :mod:`~spatialgears.expression.signal` has the same effect, so this step is for targeted panels.
+
+Before that, a cell may move towards the mean of the cells most like it (``expression.average``). A single cell is noisier
+than any spot, and what similar cells share tells more of their place in another donor.
 """
 
 from __future__ import annotations
@@ -15,36 +18,40 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 NEAREST, DIM = 5, 30
+ALIKE = 20  # cells that a cell is averaged with
 ROWS = 2000  # cells compared with all spots at once
 
 
 @dataclass(frozen=True, eq=False)
 class Pull:
-    """Mean views of spots, and how far cells are moved towards them.
+    """Profiles, and how far cells are moved towards those most similar to them.
 
     Attributes
     ----------
     bank
-        (m, G) spots, each the mean of several thinned views.
+        (m, G) spots, each the mean of several thinned views, or cells.
     axes
         (G, p) the principal axes of the bank, in which similarity is the cosine.
     share
-        Share of the way from a cell to the mean of its nearest spots.
+        Share of the way from a cell to the mean of the nearest.
+    nearest
+        How many these are.
     """
 
     bank: Tensor
     axes: Tensor
     share: float
+    nearest: int = NEAREST
 
     @classmethod
-    def fit(cls, bank: Tensor, share: float) -> Pull:
-        """From mean views (m, G) of spots."""
+    def fit(cls, bank: Tensor, share: float, *, nearest: int = NEAREST) -> Pull:
+        """From mean views (m, G) of spots, or from cells."""
         axes = torch.linalg.svd(bank - bank.mean(0), full_matrices=False).Vh[:DIM].T
-        return cls(bank, axes.contiguous(), share)
+        return cls(bank, axes.contiguous(), share, nearest)
 
     @cached_property
     def directions(self) -> Tensor:
-        """(m, p) coordinates of the spots along the axes, scaled to unit length."""
+        """(m, p) coordinates of the bank along the axes, scaled to unit length."""
         return normalize(self.bank @ self.axes, dim=1)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -52,6 +59,6 @@ class Pull:
         parts = []
         for part in x.split(ROWS):
             alike = normalize(part @ self.axes, dim=1) @ self.directions.T  # (rows, m)
-            nearest = alike.topk(min(NEAREST, len(self.bank)), dim=1).indices
+            nearest = alike.topk(min(self.nearest, len(self.bank)), dim=1).indices
             parts.append(torch.lerp(part, self.bank[nearest].mean(1), self.share))
         return torch.cat(parts) if parts else x

@@ -16,12 +16,14 @@ from spatialgears.config import Config
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel
-from spatialgears.expression.pull import Pull
+from spatialgears.expression.pull import ALIKE, Pull
 from spatialgears.expression.signal import Signal
 from spatialgears.expression.views import SpotViews, cell_features
 from spatialgears.geometry.features import Features
-from spatialgears.runtime.seeds import torch_rng
+from spatialgears.runtime.seeds import numpy_rng, torch_rng
 
+#: Cells that others are averaged with, and the fewest cells that are averaged.
+AVERAGED, FEWEST_AVERAGED = 4000, 100
 DENSE_CELLS = 4096  # profiles with all their genes at once, where only their embedding is wanted
 
 
@@ -116,14 +118,27 @@ class CellView:
     pull: Pull | None
     encoder: Encoder | None
 
-    def features(
+    def expression(
         self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_] | None = None
-    ) -> Features:
-        """Features of cells with these counts (n, G); a ``missing`` gene (G,) is taken as average."""
+    ) -> Tensor:
+        """Weighted expression (n, G) of cells with these counts; a ``missing`` gene (G,) is taken as average."""
         standardiser, raw = self.standardiser, self.raw
         x, _ = cell_features(counts, self.panel, config.expression, standardiser=standardiser, raw=raw)
         if missing is not None and missing.any():
             x[:, torch.from_numpy(missing)] = 0
+        return x
+
+    def features(
+        self,
+        counts: sparse.csr_matrix,
+        config: Config,
+        *,
+        missing: NDArray[np.bool_] | None = None,
+        alike: Pull | None = None,
+    ) -> Features:
+        """Features of cells with these counts (n, G), moved towards cells ``alike``."""
+        x = self.expression(counts, config, missing=missing)
+        x = x if alike is None else alike(x)
         embedding = None if self.encoder is None else self.encoder.embed(x)
         if config.geometry.inputs == "embedding":
             return Features(None, embedding)
@@ -147,6 +162,8 @@ class CellFeatures:
         (G,) genes that these cells lack.
     company
         Features of spots that follow those of the cells, where few cells are placed beside spots.
+    alike
+        Moves cells towards the mean of those most similar to them; None: not at all.
     """
 
     view: CellView
@@ -154,14 +171,24 @@ class CellFeatures:
     config: Config
     missing: NDArray[np.bool_]
     company: Features | None = None
+    alike: Pull | None = None
 
     def beside(self, spots: Features) -> CellFeatures:
         """The same, with the features of spots after those of the cells."""
         return replace(self, company=spots)
 
     def as_measured(self) -> CellFeatures:
-        """The same cells, not pulled towards any spot."""
-        return replace(self, view=replace(self.view, pull=None))
+        """The same cells, not moved towards any spot or cell."""
+        return replace(self, view=replace(self.view, pull=None), alike=None)
+
+    def averaged(self) -> CellFeatures:
+        """The same cells, each moved towards the mean of those most similar to it, of a random sample of them."""
+        n_cells, share = self.counts.shape[0], self.config.expression.average
+        if not share or n_cells < FEWEST_AVERAGED:
+            return self
+        rows = np.sort(numpy_rng(self.config.seed, "alike").permutation(n_cells)[:AVERAGED])
+        bank = self.view.expression(self.counts[rows], self.config, missing=self.missing)
+        return replace(self, alike=Pull.fit(bank, share, nearest=ALIKE))
 
     @property
     def width(self) -> int:
@@ -187,4 +214,4 @@ class CellFeatures:
         if self.config.geometry.inputs == "embedding" and len(rows) > DENSE_CELLS:
             parts = np.array_split(rows, -(-len(rows) // DENSE_CELLS))
             return Features.cat([self._of_cells(part) for part in parts])
-        return self.view.features(self.counts[rows], self.config, missing=self.missing)
+        return self.view.features(self.counts[rows], self.config, missing=self.missing, alike=self.alike)

@@ -168,7 +168,7 @@ class Fitted:
             sums = self.inputs.cells
             target = self.panel.target * float(sums[~missing].sum() / sums.sum())
             view = replace(view, panel=replace(self.panel, target=target))
-        return CellFeatures(view, counts, config, missing)
+        return CellFeatures(view, counts, config, missing).averaged()
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
