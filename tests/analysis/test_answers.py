@@ -92,6 +92,9 @@ def test_labels_come_with_a_probability(planted, named):
     np.testing.assert_allclose(table.to_numpy().max(1), planted.obs["gears_island_probability"])
     thin = sg.tl.transfer(planted, named, "island", least=1.0, **GIVEN, copy=True)
     assert (thin.obs["gears_island"] == "none").mean() > 0.5
+    named.obs["island"] = named.obs["island"].replace("type 0", "none")  # a label of that name
+    again = sg.tl.transfer(planted, named, "island", least=1.0, **GIVEN, copy=True)
+    assert list(again.obs["gears_island"].cat.categories) == ["none", "type 1", "type 2", "type 3"]
 
 
 @pytest.mark.parametrize(("kept", "displaced"), [(0.3, 1.0), (0.1, 0.8)])

@@ -140,12 +140,13 @@ def transfer(
         table += sharpened(np.asarray((weights @ there).todense()), power) / len(slides)
     best = table.argmax(1)
     probability = table[np.arange(len(table)), best]
-    chosen = np.where(probability >= least, best, len(names))
+    given = names if NONE in names else names.append(pd.Index([NONE]))
+    chosen = np.where(probability >= least, best, given.get_loc(NONE))
     cells = lookup.target(cells, copy)
-    cells.obs[key_added] = pd.Categorical.from_codes(chosen, [*names, *([] if NONE in names else [NONE])])
+    cells.obs[key_added] = pd.Categorical.from_codes(chosen, given)
     cells.obs[f"{key_added}_probability"] = probability
     cells.obsm[key_added] = pd.DataFrame(table, cells.obs_names, names)
-    logger.info("%s of %s cells have a label", int((chosen < len(names)).sum()), len(chosen))
+    logger.info("%s of %s cells have a label", int((probability >= least).sum()), len(chosen))
     return cells if copy else None
 
 
