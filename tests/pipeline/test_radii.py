@@ -75,11 +75,17 @@ def test_the_slides_own_donors_have_the_radii_of_held_out_spots():
     np.testing.assert_allclose(other.radius50, wide.radius50)
 
 
-def test_left_out_slides_yield_to_the_check_only_if_it_is_weak():
+def test_left_out_donors_yield_to_the_check_only_if_it_is_weak():
     narrow, model = placement(0.01), fitted(donors=2, left_out=2)
     for verdict, wider in (("good", False), ("fair", False), ("weak", True), ("none", True)):
         found = radii.calibrated(narrow, model, replace(CHECK, verdict=verdict), cells_from="unknown")
         assert (found.diagnostics["widened"] > 1) == wider
+        for other, whose in (
+            (fitted(donors=1, left_out=2), "unknown"),
+            (model, "same-donor"),
+        ):  # no other donor says it
+            found = radii.calibrated(narrow, other, replace(CHECK, verdict=verdict), cells_from=whose)
+            assert found.diagnostics["widened"] > 1
 
 
 def test_unknown_radii_stay_unknown():

@@ -3,8 +3,8 @@
 Where donors were left out, their errors calibrate the radii of cells of another donor, and held-out spots those of cells
 of the slides' own donors. No spot shows how much worse cells are placed than spots. The check on cells does: the smaller the
 share of its ceiling that it reaches, the larger the error of cells. Where the error that it stands for exceeds the radii, all
-radii are widened by one factor. They never become narrower. Radii that rest on left-out slides or donors are widened only if
-the check is weak or worse. Where cells could not be checked and may be of another donor, of whom none was left out, the factor
+radii are widened by one factor. They never become narrower. Radii that rest on left-out donors are widened only if the check is
+weak or worse. Where cells could not be checked and may be of another donor, of whom none was left out, the factor
 is :data:`WIDER`.
 """
 
@@ -22,7 +22,8 @@ from spatialgears.pipeline.place import Placement
 from spatialgears.validate.donors import CellsFrom
 
 #: Median error of cells whose check reaches nothing, in RMS radii of a slide, and the power by which it falls with what is
-#: missing to the ceiling. ``gears bench cell-check`` fits them to simulated tissues and embryos, and tests them on others.
+#: missing to the ceiling. Fitted to six runs of ``quick``: a simulated tissue at shifts 0 to 2, and embryos from their own and
+#: from each other's spots. ``gears bench cell-check`` fits them to all its runs of these kinds.
 LARGEST, POWER = 0.84, 1.21
 #: Error of cells of another donor over that of held-out spots, both in units of their spread. Learnt on pairs of donors with
 #: known positions (``gears bench donors``); the page on results says how well radii then hold.
@@ -39,7 +40,8 @@ def calibrated(placed: Placement, fitted: Fitted, check: CellCheck, *, cells_fro
     known = placed.radius50[np.isfinite(placed.radius50)]
     factor = 1.0
     if check.checked and len(known):
-        if not fitted.folds.left_out or check.verdict in ("weak", "none"):
+        by_others = donors_left_out(fitted) and cells_from != "same-donor"
+        if not by_others or check.verdict in ("weak", "none"):
             factor = max(1.0, expected_error(check) / float(np.median(known)))
     elif cells_from != "same-donor" and not donors_left_out(fitted):
         factor = WIDER
