@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from spatialgears.bench.presets import changes
 from spatialgears.config import Config, listing
 from spatialgears.config.removed import FIXED, FIXED_FOR_PATCHES, REMOVED_VALUES
 from spatialgears.errors import ConfigError
 
-PRESETS = ["quick", "default", "paper"]
+PRESETS = ["quick", "default", "paper", "paper-small"]
 
 #: The appendix "Hyperparameters and Reproducibility", transcribed again from the paper.
 APPENDIX = {
@@ -94,6 +95,22 @@ def test_paper_preset_is_the_appendix(stage):
     assert {key: found[key] for key in APPENDIX[stage]} == APPENDIX[stage]
 
 
+def test_the_small_paper_preset_has_every_component_and_weight_of_the_paper():
+    sizes = {
+        *("expression.batch_size", "expression.max_steps", "expression.lr"),
+        *("expression.grl_warmup_epochs", "expression.grl_ramp_epochs", "supervision.n_max"),
+        *(
+            "geometry.width",
+            "geometry.inducing",
+            "geometry.reference",
+            "geometry.steps",
+            "geometry.batch_size",
+        ),
+        *("geometry.slide_batch", "geometry.lr", "assembly.patch_size", "assembly.steps"),
+    }
+    assert set(changes(Config.preset("paper-small"), "paper")) == sizes
+
+
 def test_paper_seed():
     assert Config.preset("paper").seed == 42
 
@@ -106,8 +123,8 @@ def test_json_round_trip(name, tmp_path):
 
 
 def test_presets_differ_and_quick_is_quicker():
-    quick, default, paper = map(Config.preset, PRESETS)
-    assert len({one.to_json() for one in (quick, default, paper)}) == 3
+    quick, default, paper, small = map(Config.preset, PRESETS)
+    assert len({one.to_json() for one in (quick, default, paper, small)}) == 4
     assert quick.geometry.steps < default.geometry.steps < paper.geometry.steps
     assert default == Config()
 

@@ -15,7 +15,7 @@ from spatialgears.bench.presets import changes, configured, same_method, title
 from spatialgears.config import Config
 from spatialgears.errors import InputError
 
-PRESETS = ("quick", "default", "paper")
+PRESETS = ("quick", "default", "paper", "paper-small")
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -1,14 +1,14 @@
-"""The three presets, as what each changes of the defaults.
+"""The presets, as what each changes of the defaults.
 
 ``default`` is the defaults themselves. ``paper`` is the paper's appendix ("Hyperparameters and Reproducibility"), value
-for value. ``quick`` trades a little accuracy for time.
+for value. ``paper-small`` has the same components and losses, sized for two cores. ``quick`` trades a little accuracy for time.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-Preset = Literal["quick", "default", "paper"]
+Preset = Literal["quick", "default", "paper", "paper-small"]
 
 PRESETS: dict[Preset, dict[str, Any]] = {
     "quick": {
@@ -106,4 +106,29 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             "solve_steps": 1000,
         },
     },
+}
+
+#: What ``paper-small`` changes of ``paper``: sizes and lengths only.
+SMALLER: dict[str, dict[str, Any]] = {
+    "expression": {
+        "batch_size": 128,
+        "max_steps": 1000,
+        "lr": 1e-3,
+        "grl_warmup_epochs": 2,  # the same share of about 100 epochs
+        "grl_ramp_epochs": 10,
+    },
+    "supervision": {"n_max": 256},
+    "geometry": {
+        "width": 128,
+        "inducing": 32,
+        "reference": 256,
+        "steps": 1200,
+        "batch_size": 8,
+        "slide_batch": 8,
+        "lr": 1e-3,
+    },
+    "assembly": {"patch_size": 512, "steps": 16},
+}
+PRESETS["paper-small"] = PRESETS["paper"] | {
+    stage: PRESETS["paper"][stage] | smaller for stage, smaller in SMALLER.items()
 }

@@ -83,12 +83,12 @@ class Config(Stage):
 
     @classmethod
     def preset(cls, name: str = "default") -> Config:
-        """The named preset: ``quick``, ``default`` or ``paper``.
+        """The named preset: ``quick``, ``default``, ``paper`` or ``paper-small``.
 
         Parameters
         ----------
         name
-            ``quick``, ``default`` or ``paper``.
+            ``quick``, ``default``, ``paper`` or ``paper-small``.
 
         Returns
         -------
