@@ -139,7 +139,7 @@ def transfer(
         weights = matrix(evidence, settings, seed=seed)
         table += sharpened(np.asarray((weights @ there).todense()), power) / len(slides)
     best = table.argmax(1)
-    probability = table[np.arange(len(table)), best]
+    probability = np.minimum(table[np.arange(len(table)), best], 1)  # sums may round above one
     given = names if NONE in names else names.append(pd.Index([NONE]))
     chosen = np.where(probability >= least, best, given.get_loc(NONE))
     cells = lookup.target(cells, copy)
