@@ -78,14 +78,6 @@ def test_radii_are_those_measured(rows):
             r"true position of (\d+)% of the cells at a nominal 50%[^.]*? of (\d+)% at a nominal 90%",
             [("Mouse Atlas", "cover50"), ("Mouse Atlas", "cover90")],
         ),
-        (
-            DOCS / "trust.md",
-            r"the 90% radius held (\d+)% and (\d+)%, for simulated cells of another individual (\d+)%",
-            [
-                (task, "cover90")
-                for task in ("STARmap BZ5 → BZ9", "STARmap BZ9 → BZ5", "simulated, other individual")
-            ],
-        ),
     ],
 )
 def test_radii_in_words_are_those_measured(rows, page, words, tasks):
