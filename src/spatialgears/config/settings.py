@@ -160,11 +160,10 @@ class GeometryConfig(Stage):
         "how long the others are trained, and feed the self-check. 0: no such models",
         when="the score on the left-out slide still rises at the end: more. You need no check on whole slides: 0",
     )
-    nearest: bool = setting(
+    nearest: bool = constant(
         True,
         "move each cell towards its most similar spots near the generators' position; held-out spots choose the search "
         "radius, so crossfit is needed",
-        when="you want the generators' own coordinates: `false`",
     )
     eval_every: Count = setting(
         50,
