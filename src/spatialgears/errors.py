@@ -34,7 +34,7 @@ class InputError(GearsError, ValueError):
     ...     sg.Config.preset("fast")
     ... except sg.InputError as error:
     ...     print(error)
-    No preset is called 'fast'; there are quick, default, paper.
+    No preset is called 'fast'; there are quick, default, paper, paper-small.
       What to do: Choose one of these.
     """
 

@@ -34,7 +34,10 @@ def transfer(
     key: Annotated[str, typer.Option("--key", metavar="COLUMN", help="Column of the slide's .obs.")],
     out: Table,
     least: Annotated[
-        float, typer.Option("--least", min=0, max=1, help="Probability below which a cell gets no label.")
+        float,
+        typer.Option(
+            "--least", min=0, max=1, metavar="P", help="Probability below which a cell gets no label."
+        ),
     ] = 0.5,
     layer: options.Layer = None,
     coordinates: options.Coordinates = None,
