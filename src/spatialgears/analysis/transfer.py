@@ -138,8 +138,9 @@ def transfer(
         settings, power = StandIns.of(evidence, settings, there, seed=seed).calibrated(likeness is None)
         weights = matrix(evidence, settings, seed=seed)
         table += sharpened(np.asarray((weights @ there).todense()), power) / len(slides)
+    table = table.clip(max=1)  # sums may round above one
     best = table.argmax(1)
-    probability = np.minimum(table[np.arange(len(table)), best], 1)  # sums may round above one
+    probability = table[np.arange(len(table)), best]
     given = names if NONE in names else names.append(pd.Index([NONE]))
     chosen = np.where(probability >= least, best, given.get_loc(NONE))
     cells = lookup.target(cells, copy)
