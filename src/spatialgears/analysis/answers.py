@@ -23,21 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked of a run besides the places.
+    """What is asked of a run besides the places."""
 
-    Attributes
-    ----------
-    regions
-        Column of the slides' ``obs``, transferred to the cells.
-    genes
-        Genes of the cells, predicted at the spots.
-    abundance
-        Column of the cells' ``obs`` with types, counted at the spots.
-    """
-
-    regions: str | None = None
-    genes: Sequence[str] = ()
-    abundance: str | None = None
+    regions: str | None = None  # column of the slides' ``obs``, transferred to the cells
+    genes: Sequence[str] = ()  # genes of the cells, predicted at the spots
+    abundance: str | None = None  # column of the cells' ``obs`` with types, counted at the spots
 
     def __bool__(self) -> bool:
         return bool(self.regions or self.genes or self.abundance)
@@ -45,20 +35,11 @@ class Questions:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Spots of the slide that the cells match best, with genes and with types.
+    """Spots of the slide that the cells match best, with genes and with types."""
 
-    Attributes
-    ----------
-    questions
-        What was asked.
-    slide
-        Number of that slide.
-    imputed, abundance
-        As :func:`spatialgears.tl.impute` and :func:`spatialgears.tl.abundance` give them; None where not asked.
-    """
-
-    questions: Questions
-    slide: int
+    questions: Questions  # what was asked
+    slide: int  # number of that slide
+    #: As :func:`spatialgears.tl.impute` and :func:`spatialgears.tl.abundance` give them; None where not asked.
     imputed: AnnData | None = None
     abundance: AnnData | None = None
 

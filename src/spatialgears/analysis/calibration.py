@@ -28,28 +28,15 @@ FLOOR = 1e-3  # added to a probability, so that single spots do not decide
 
 @dataclass(frozen=True, eq=False)
 class StandIns:
-    """Spots that stand in for cells.
+    """Spots that stand in for cells."""
 
-    Attributes
-    ----------
-    settings
-        How the cells are weighed.
-    cosine, distance
-        (n, M) as of cells with all spots; None where they do not count.
-    labels
-        (M, L) one where a spot has the label.
-    true
-        (n,) their own labels.
-    sharing
-        (M, M) from :meth:`Evidence.sharing`.
-    """
-
-    settings: Settings
+    settings: Settings  # how the cells are weighed
+    #: (n, M) as of cells with all spots; None where they do not count.
     cosine: NDArray[np.float32] | None
     distance: NDArray[np.float32] | None
-    labels: NDArray[np.float64]
-    true: NDArray[np.int64]
-    sharing: sparse.csr_matrix
+    labels: NDArray[np.float64]  # (M, L) one where a spot has the label
+    true: NDArray[np.int64]  # (n,) their own labels
+    sharing: sparse.csr_matrix  # (M, M) from :meth:`Evidence.sharing`
 
     @classmethod
     def of(cls, evidence: Evidence, settings: Settings, labels: sparse.csr_matrix, *, seed: int) -> StandIns:

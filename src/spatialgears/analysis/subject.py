@@ -40,32 +40,16 @@ TYPE_NAMES = (
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What is analysed.
+    """What is analysed."""
 
-    Attributes
-    ----------
-    cells
-        Counts of shared genes, ``obsm["X_gears"]``, radii, the mark of cells outside, and types if there are any.
-    slides
-        Counts of shared genes and ``obsm["spatial"]``.
-    titles
-        What to call the slides.
-    types
-        Column of ``cells.obs`` with cell types, or None.
-    panel
-        (G,) whether the model used the gene.
-    rows
-        (m,) which of all cells these are.
-    n_cells, n_genes
-        How many there are of which ``cells`` holds some.
-    """
-
+    #: Counts of shared genes, ``obsm["X_gears"]``, radii, the mark of cells outside, and types if there are any.
     cells: AnnData
-    slides: Sequence[AnnData]
-    titles: Sequence[str]
-    types: str | None
-    panel: np.ndarray
-    rows: np.ndarray
+    slides: Sequence[AnnData]  # counts of shared genes and ``obsm["spatial"]``
+    titles: Sequence[str]  # what to call the slides
+    types: str | None  # column of ``cells.obs`` with cell types, or None
+    panel: np.ndarray  # (G,) whether the model used the gene
+    rows: np.ndarray  # (m,) which of all cells these are
+    #: How many there are of which ``cells`` holds some.
     n_cells: int
     n_genes: int
 

@@ -28,34 +28,18 @@ _USED |= {"peer_source", "peer_cache", "accept_licence"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods on tasks.
+    """Methods on tasks."""
 
-    Attributes
-    ----------
-    name, answers
-        For the command and its list.
-    tasks
-        The data.
-    methods
-        What runs if the user names nothing; see :func:`~spatialgears.bench.methods.choose`.
-    columns
-        Metrics of its table; None: those of the paper's Table 1.
-    needs_data
-        Whether the tasks are data files.
-    simulated
-        What ``--simulated`` uses instead of these.
-    draw
-        Figures beside the comparison of all metrics.
-    """
-
+    #: For the command and its list.
     name: str
     answers: str
-    tasks: sets.Tasks
+    tasks: sets.Tasks  # the data
+    #: What runs if the user names nothing; see :func:`~spatialgears.bench.methods.choose`.
     methods: tuple[str, ...]
-    columns: Sequence[str] | None = None
-    needs_data: bool = True
-    simulated: sets.Tasks = sets.simulated
-    draw: Draw | None = None
+    columns: Sequence[str] | None = None  # metrics of its table; None: those of the paper's Table 1
+    needs_data: bool = True  # whether the tasks are data files
+    simulated: sets.Tasks = sets.simulated  # what ``--simulated`` uses instead of these
+    draw: Draw | None = None  # figures beside the comparison of all metrics
 
     @property
     def experiment(self) -> Experiment:

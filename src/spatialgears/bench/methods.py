@@ -25,29 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """A method that places cells, run by :mod:`spatialgears.bench.worker`.
+    """A method that places cells, run by :mod:`spatialgears.bench.worker`."""
 
-    Attributes
-    ----------
-    name, kind, note
-        For tables; the kind is ``"ours"``, ``"other"``, ``"reference"`` or ``"peer"``.
-    entry
-        ``module:function`` or ``file.py:function``, called as ``place(slides, cells, seed=..., **options)``.
-    options
-        Passed to the function; JSON must be able to hold them.
-    seeded
-        False if the seed has no effect.
-    sees_truth
-        Whether it is given true positions: a ceiling, never the best of a table.
-    """
-
+    #: For tables; the kind is ``"ours"``, ``"other"``, ``"reference"`` or ``"peer"``.
     name: str
     kind: str
+    #: ``module:function`` or ``file.py:function``, called as ``place(slides, cells, seed=..., **options)``.
     entry: str
+    #: Passed to the function; JSON must be able to hold them.
     options: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
-    seeded: bool = True
-    sees_truth: bool = False
+    seeded: bool = True  # False if the seed has no effect
+    sees_truth: bool = False  # whether it is given true positions: a ceiling, never the best of a table
 
     def identity(self) -> list[Any]:
         """What determines its results, for the key of a row."""

@@ -40,40 +40,22 @@ CORTEX = {
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One placement problem.
+    """One placement problem."""
 
-    Attributes
-    ----------
-    protocol, name
-        The protocol, and the name in tables.
-    slides
-        Sections with ``obsm["spatial"]``.
-    cells
-        The cells to place, without coordinates.
-    score
-        Coordinates (n, 2) in, metrics out.
-    truth
-        (n, 2) true positions where they are known. Only the supervised ceiling is given them.
-    types
-        Column of ``cells.obs`` with cell types, for peers that need them; None: clusters are computed.
-    setting
-        What was varied, for example ``{"shift": 0.5}``.
-    seeded
-        Whether the data depend on the seed, as simulated data do.
-    truth_on_slide
-        Whether the true positions are in the coordinate frame of the (one) slide.
-    """
-
+    #: The protocol, and the name in tables.
     protocol: str
     name: str
-    slides: Sequence[AnnData]
-    cells: AnnData
-    score: Score
+    slides: Sequence[AnnData]  # sections with ``obsm["spatial"]``
+    cells: AnnData  # the cells to place, without coordinates
+    score: Score  # coordinates (n, 2) in, metrics out
+    #: (n, 2) true positions where they are known. Only the supervised ceiling is given them.
     truth: np.ndarray | None = None
+    #: Column of ``cells.obs`` with cell types, for peers that need them; None: clusters are computed.
     types: str | None = None
+    #: What was varied, for example ``{"shift": 0.5}``.
     setting: Mapping[str, Any] = field(default_factory=dict)
-    seeded: bool = False
-    truth_on_slide: bool = False
+    seeded: bool = False  # whether the data depend on the seed, as simulated data do
+    truth_on_slide: bool = False  # whether the true positions are in the coordinate frame of the (one) slide
 
     def fingerprint(self) -> str:
         """A digest of all values and names, for the keys of rows."""

@@ -144,37 +144,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment found.
+    """What an experiment found."""
 
-    Attributes
-    ----------
-    text
-        Its tables, as Markdown.
-    found
-        The same for machines: anything that JSON can hold.
-    figures
-        Figures by file name.
-    """
-
-    text: str
-    found: Any
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    text: str  # its tables, as Markdown
+    found: Any  # the same for machines: anything that JSON can hold
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # figures by file name
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment of ``gears bench``.
+    """One experiment of ``gears bench``."""
 
-    Attributes
-    ----------
-    answers
-        What it shows, in a line.
-    options
-        The fields of :class:`Request` that it uses, beside ``out``.
-    run
-        Runs it.
-    """
-
-    answers: str
-    options: frozenset[str]
-    run: Callable[[Request, Tell], Outcome]
+    answers: str  # what it shows, in a line
+    options: frozenset[str]  # the fields of :class:`Request` that it uses, beside ``out``
+    run: Callable[[Request, Tell], Outcome]  # runs it

@@ -41,27 +41,13 @@ reason to change them for your own data.
 
 @dataclass(frozen=True)
 class Row:
-    """A field of the configuration.
+    """A field of the configuration."""
 
-    Attributes
-    ----------
-    key
-        As ``--set`` takes it.
-    role
-        A setting for users, or a constant of the method.
-    values
-        By preset.
-    description
-        What it decides.
-    when
-        When to change a setting.
-    """
-
-    key: str
-    role: Literal["setting", "constant"]
-    values: dict[str, Any]
-    description: str
-    when: str
+    key: str  # as ``--set`` takes it
+    role: Literal["setting", "constant"]  # a setting for users, or a constant of the method
+    values: dict[str, Any]  # by preset
+    description: str  # what it decides
+    when: str  # when to change a setting
 
 
 def rows(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Row]:

@@ -29,24 +29,16 @@ MAX_PLACED, MAX_SPOTS, N_FOLDS, TILE = 5000, 1000, 5, 4
 
 @dataclass(frozen=True)
 class Guard:
-    """How well held-out spots are placed by neighbours in the trained embedding and in the reference.
+    """How well held-out spots are placed by neighbours in the trained embedding and in the reference."""
 
-    Attributes
-    ----------
-    encoder, reference
-        Scores by ``"spots"`` (tiles of each slide held out) and, with several slides, ``"slides"`` (each slide placed
-        from those of other donors, or from the others of one donor): Spearman correlation of predicted with true
-        distances, mean over slides.
-    choice
-        The embedding to use: the better one over slides, or over spots if there is only one slide.
-    forced
-        Whether the configuration decided.
-    """
-
+    #: Scores by ``"spots"`` (tiles of each slide held out) and, with several slides, ``"slides"`` (each slide placed from
+    #: those of other donors, or from the others of one donor): Spearman correlation of predicted with true distances, mean
+    #: over slides.
     encoder: dict[str, float]
     reference: dict[str, float]
+    #: The embedding to use: the better one over slides, or over spots if there is only one slide.
     choice: Literal["encoder", "reference"]
-    forced: bool = False
+    forced: bool = False  # whether the configuration decided
 
 
 def run_guard(

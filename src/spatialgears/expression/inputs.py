@@ -24,24 +24,12 @@ Pair = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Profiles of the groups (slides, or batches of cells) of one domain, concatenated.
+    """Profiles of the groups (slides, or batches of cells) of one domain, concatenated."""
 
-    Attributes
-    ----------
-    clean
-        (n, f) as measured.
-    group
-        (n,) slide or batch.
-    pair
-        ``pair(index, generator)``: two views (len(index), f) of each profile.
-    bank
-        (pairs, 2, n, f) precomputed views, if any.
-    """
-
-    clean: Tensor
-    group: Tensor
-    pair: Pair
-    bank: Tensor | None = None
+    clean: Tensor  # (n, f) as measured
+    group: Tensor  # (n,) slide or batch
+    pair: Pair  # ``pair(index, generator)``: two views (len(index), f) of each profile
+    bank: Tensor | None = None  # (pairs, 2, n, f) precomputed views, if any
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """``count`` random profiles; every group is drawn equally often, whatever its size."""

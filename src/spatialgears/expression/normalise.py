@@ -54,13 +54,9 @@ class Standardiser:
     """Gene-wise ``(x - mean) / std``, with the statistics of one slide or one set of cells.
 
     Slides and cells have different gene scales (platform, depth), so each is standardised separately.
-
-    Attributes
-    ----------
-    mean, std
-        (G,) float32; ``std`` includes the floor that keeps genes without counts from being inflated.
     """
 
+    #: (G,) float32; ``std`` includes the floor that keeps genes without counts from being inflated.
     mean: Tensor
     std: Tensor
 

@@ -29,25 +29,14 @@ ALIKE, UNLIKE, LEAST = 0.75, 0.25, 0.05
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Genes shared by slides and cells, those of highest mean Moran's I first.
+    """Genes shared by slides and cells, those of highest mean Moran's I first."""
 
-    Attributes
-    ----------
-    genes
-        (G,) names.
-    weights
-        (G,) float32 with mean square one: the square root of Moran's I, or ones. Where slides and cells differ, genes whose
-        co-expression differs have less weight.
-    morans_i
-        (G,) float64, mean over the slides.
-    target
-        Library size that profiles are scaled to before log1p.
-    """
-
-    genes: np.ndarray
+    genes: np.ndarray  # (G,) names
+    #: (G,) float32 with mean square one: the square root of Moran's I, or ones. Where slides and cells differ, genes whose
+    #: co-expression differs have less weight.
     weights: np.ndarray
-    morans_i: np.ndarray
-    target: float = 1e4
+    morans_i: np.ndarray  # (G,) float64, mean over the slides
+    target: float = 1e4  # library size that profiles are scaled to before log1p
 
     def __len__(self) -> int:
         return len(self.genes)

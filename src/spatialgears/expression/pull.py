@@ -24,24 +24,12 @@ ROWS = 2000  # cells compared with all spots at once
 
 @dataclass(frozen=True, eq=False)
 class Pull:
-    """Profiles, and how far cells are moved towards those most similar to them.
+    """Profiles, and how far cells are moved towards those most similar to them."""
 
-    Attributes
-    ----------
-    bank
-        (m, G) spots, each the mean of several thinned views, or cells.
-    axes
-        (G, p) the principal axes of the bank, in which similarity is the cosine.
-    share
-        Share of the way from a cell to the mean of the nearest.
-    nearest
-        How many these are.
-    """
-
-    bank: Tensor
-    axes: Tensor
-    share: float
-    nearest: int = NEAREST
+    bank: Tensor  # (m, G) spots, each the mean of several thinned views, or cells
+    axes: Tensor  # (G, p) the principal axes of the bank, in which similarity is the cosine
+    share: float  # share of the way from a cell to the mean of the nearest
+    nearest: int = NEAREST  # how many these are
 
     @classmethod
     def fit(cls, bank: Tensor, share: float, *, nearest: int = NEAREST) -> Pull:

@@ -37,24 +37,14 @@ PARTS = 5
 
 @dataclass(frozen=True)
 class Signal:
-    """The directions of expression that the generators see.
+    """The directions of expression that the generators see."""
 
-    Attributes
-    ----------
-    axes
-        (G, k) found with all spots, for cells.
-    apart
-        (G, k) each: takes a profile to coordinates along ``axes`` of its projection on the directions found without one
-        part of the spots.
-    part
-        (n_spots,) the part of each spot.
-    noise
-        (k, k) covariance of the coordinates of a profile of length one when half of its genes, at random, are masked.
-    """
-
-    axes: Tensor
+    axes: Tensor  # (G, k) found with all spots, for cells
+    #: (G, k) each: takes a profile to coordinates along ``axes`` of its projection on the directions found without one part
+    #: of the spots.
     apart: list[Tensor]
-    part: Tensor
+    part: Tensor  # (n_spots,) the part of each spot
+    #: (k, k) covariance of the coordinates of a profile of length one when half of its genes, at random, are masked.
     noise: Tensor
 
     def of_spots(self, x: Tensor, index: Tensor) -> Tensor:

@@ -45,27 +45,14 @@ MIXED = 0.58  # the paper's appendix: accuracy of the probe at which the adversa
 
 @dataclass(frozen=True)
 class EncoderFit:
-    """The embedding that later stages use, and how good it is.
+    """The embedding that later stages use, and how good it is."""
 
-    Attributes
-    ----------
-    encoder
-        The chosen embedding, frozen: the trained encoder, or the reference.
-    guard
-        Both scores on held-out spots and the choice.
-    probe
-        Balanced accuracy of telling spots from cells by neighbours in the trained embedding; 0.5 means perfectly mixed.
-    mixing
-        Neighbour entropy and iLISI of slides and cells, in the chosen embedding.
-    history
-        Every weighted loss beside ``step``, and ``probe`` beside ``probe_step``.
-    """
-
-    encoder: Encoder
-    guard: Guard
+    encoder: Encoder  # the chosen embedding, frozen: the trained encoder, or the reference
+    guard: Guard  # both scores on held-out spots and the choice
+    #: Balanced accuracy of telling spots from cells by neighbours in the trained embedding; 0.5 means perfectly mixed.
     probe: float
-    mixing: dict[str, float]
-    history: History
+    mixing: dict[str, float]  # neighbour entropy and iLISI of slides and cells, in the chosen embedding
+    history: History  # every weighted loss beside ``step``, and ``probe`` beside ``probe_step``
 
     def summary(self) -> dict[str, Any]:
         """What to write to meta.json and the report."""

@@ -35,31 +35,16 @@ REACH_SPOTS = 2000  # spots of a slide that these are tried on
 
 @dataclass(frozen=True)
 class Unseen:
-    """Held-out spots as placed by the models trained without them, in the frames of their slides.
+    """Held-out spots as placed by the models trained without them, in the frames of their slides."""
 
-    Attributes
-    ----------
-    spot
-        (m,) number of the spot among all; several views of each.
-    slide
-        (m,) its slide.
-    features
-        (m, f) the view that was placed, as the generator saw it.
-    places, truth
-        (m, 2) predicted and true coordinates.
-    view
-        (m,) number of the view.
-    spread
-        (m,) how far the prediction moves under dropout.
-    """
-
-    spot: Tensor
-    slide: Tensor
-    features: Tensor
+    spot: Tensor  # (m,) number of the spot among all; several views of each
+    slide: Tensor  # (m,) its slide
+    features: Tensor  # (m, f) the view that was placed, as the generator saw it
+    #: (m, 2) predicted and true coordinates.
     places: Tensor
     truth: Tensor
-    view: Tensor
-    spread: Tensor
+    view: Tensor  # (m,) number of the view
+    spread: Tensor  # (m,) how far the prediction moves under dropout
 
     @property
     def error(self) -> Tensor:

@@ -29,24 +29,12 @@ DENSE_CELLS = 4096  # profiles with all their genes at once, where only their em
 
 @dataclass(frozen=True, eq=False)
 class SpotFeatures:
-    """Random views of the spots of all slides.
+    """Random views of the spots of all slides."""
 
-    Attributes
-    ----------
-    views
-        Thinned, normalised, standardised, weighted expression.
-    signal
-        The spatial signal that the generators see of it; None: all genes.
-    encoder
-        Stage A's encoder, where its embedding is used.
-    embedding_only
-        Whether the generators see the embedding alone, as in the paper.
-    """
-
-    views: SpotViews
-    signal: Signal | None
-    encoder: Encoder | None
-    embedding_only: bool
+    views: SpotViews  # thinned, normalised, standardised, weighted expression
+    signal: Signal | None  # the spatial signal that the generators see of it; None: all genes
+    encoder: Encoder | None  # stage A's encoder, where its embedding is used
+    embedding_only: bool  # whether the generators see the embedding alone, as in the paper
 
     def seen(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """What the generators see (..., f) of a fresh view of the spots ``index`` (...,): all that training needs."""
@@ -93,30 +81,14 @@ class SpotFeatures:
 
 @dataclass(frozen=True, eq=False)
 class CellView:
-    """How counts of cells become features; what a fitted model keeps of stage A.
+    """How counts of cells become features; what a fitted model keeps of stage A."""
 
-    Attributes
-    ----------
-    panel
-        The genes and their weights.
-    standardiser
-        Mean and standard deviation of each gene over the cells of the fit.
-    raw
-        Whether values are counts.
-    axes
-        (G, k) the directions of the spatial signal; None: all genes.
-    pull
-        Moves cells a little towards similar spots; None: not at all.
-    encoder
-        Stage A's encoder, where its embedding is used.
-    """
-
-    panel: Panel
-    standardiser: Standardiser
-    raw: bool
-    axes: Tensor | None
-    pull: Pull | None
-    encoder: Encoder | None
+    panel: Panel  # the genes and their weights
+    standardiser: Standardiser  # mean and standard deviation of each gene over the cells of the fit
+    raw: bool  # whether values are counts
+    axes: Tensor | None  # (G, k) the directions of the spatial signal; None: all genes
+    pull: Pull | None  # moves cells a little towards similar spots; None: not at all
+    encoder: Encoder | None  # stage A's encoder, where its embedding is used
 
     def expression(
         self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_] | None = None
@@ -148,30 +120,15 @@ class CellView:
 
 @dataclass(frozen=True, eq=False)
 class CellFeatures:
-    """Features of cells, computed for those that are asked for: a million dense rows would not fit.
+    """Features of cells, computed for those that are asked for: a million dense rows would not fit."""
 
-    Attributes
-    ----------
-    view
-        How counts become features.
-    counts
-        (N, G) on the model's genes.
-    config
-        The configuration of the fit.
-    missing
-        (G,) genes that these cells lack.
-    company
-        Features of spots that follow those of the cells, where few cells are placed beside spots.
-    alike
-        Moves cells towards the mean of those most similar to them; None: not at all.
-    """
-
-    view: CellView
-    counts: sparse.csr_matrix
-    config: Config
-    missing: NDArray[np.bool_]
+    view: CellView  # how counts become features
+    counts: sparse.csr_matrix  # (N, G) on the model's genes
+    config: Config  # the configuration of the fit
+    missing: NDArray[np.bool_]  # (G,) genes that these cells lack
+    #: Features of spots that follow those of the cells, where few cells are placed beside spots.
     company: Features | None = None
-    alike: Pull | None = None
+    alike: Pull | None = None  # moves cells towards the mean of those most similar to them; None: not at all
 
     def beside(self, spots: Features) -> CellFeatures:
         """The same, with the features of spots after those of the cells."""

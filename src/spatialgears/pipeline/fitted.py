@@ -34,33 +34,16 @@ from spatialgears.validate.new_cells import FitRecord
 
 @dataclass(frozen=True, eq=False)
 class KeptSlide:
-    """What a fitted model keeps of a slide: its outline, and the features of some spots.
+    """What a fitted model keeps of a slide: its outline, and the features of some spots."""
 
-    Attributes
-    ----------
-    coords
-        (n, 2) canonical coordinates of its spots, a sample of them when there are many.
-    anchors
-        (a,) some of these, whose features are kept.
-    features
-        A view of each anchor.
-    frame
-        The way from canonical coordinates back to the slide's own.
-    pitch
-        Distance of neighbours if these spots filled the tissue evenly.
-    given
-        (n,) these spots in the order in which the slide has them.
-    checked
-        Expression of some spots, which the check on cells compares with.
-    """
-
+    #: (n, 2) canonical coordinates of its spots, a sample of them when there are many.
     coords: NDArray[np.float64]
-    anchors: NDArray[np.int64]
-    features: Features
-    frame: Frame
-    pitch: float
-    given: NDArray[np.int64]
-    checked: CheckedSlide
+    anchors: NDArray[np.int64]  # (a,) some of these, whose features are kept
+    features: Features  # a view of each anchor
+    frame: Frame  # the way from canonical coordinates back to the slide's own
+    pitch: float  # distance of neighbours if these spots filled the tissue evenly
+    given: NDArray[np.int64]  # (n,) these spots in the order in which the slide has them
+    checked: CheckedSlide  # expression of some spots, which the check on cells compares with
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name."""
@@ -92,56 +75,24 @@ class KeptSlide:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Everything that placing cells needs, and nothing of the training data but a sample of spots.
+    """Everything that placing cells needs, and nothing of the training data but a sample of spots."""
 
-    Attributes
-    ----------
-    view
-        How counts of cells become features.
-    network
-        The generators, the refiner, and the nearest spots.
-    slides
-        What is kept of each slide, in canonical order.
-    confidence
-        How errors of held-out spots become radii; None where none were held out.
-    checks
-        The self-checks on held-out spots and slides.
-    history
-        Training curves by name.
-    warnings
-        What spoke against the result before anything was learnt, in words.
-    embedding
-        How well stage A's embedding keeps place, and how it mixes; empty without one.
-    inputs
-        What later cells are compared with.
-    folds
-        Which spots were held out of which model.
-    donors
-        Of the slides.
-    cell_check
-        The check on the cells of the fit by kept-out genes; None until it is made.
-    matched
-        Whether slides had values that are not counts, and counts were matched to those of the cells.
-    order
-        For each slide, in the order given, its position in ``slides``.
-    threads
-        Threads of the fit: sums are split over them, and rounded accordingly.
-    """
-
-    view: CellView
-    network: Ensemble
-    slides: list[KeptSlide]
-    confidence: Confidence | None
-    checks: list[SelfCheck]
-    history: dict[str, list[float]]
-    warnings: list[str]
-    embedding: dict[str, Any]
-    inputs: FitRecord
-    folds: Folds
-    donors: Donors
-    order: list[int]
-    threads: int
+    view: CellView  # how counts of cells become features
+    network: Ensemble  # the generators, the refiner, and the nearest spots
+    slides: list[KeptSlide]  # what is kept of each slide, in canonical order
+    confidence: Confidence | None  # how errors of held-out spots become radii; None where none were held out
+    checks: list[SelfCheck]  # the self-checks on held-out spots and slides
+    history: dict[str, list[float]]  # training curves by name
+    warnings: list[str]  # what spoke against the result before anything was learnt, in words
+    embedding: dict[str, Any]  # how well stage A's embedding keeps place, and how it mixes; empty without one
+    inputs: FitRecord  # what later cells are compared with
+    folds: Folds  # which spots were held out of which model
+    donors: Donors  # of the slides
+    order: list[int]  # for each slide, in the order given, its position in ``slides``
+    threads: int  # threads of the fit: sums are split over them, and rounded accordingly
+    #: The check on the cells of the fit by kept-out genes; None until it is made.
     cell_check: CellCheck | None = None
+    #: Whether slides had values that are not counts, and counts were matched to those of the cells.
     matched: bool = False
 
     @property

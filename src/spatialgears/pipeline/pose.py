@@ -21,18 +21,10 @@ OVER_TISSUE = 1.5  # spot spacings from a spot within which a cell lies over tis
 
 @dataclass(frozen=True, eq=False)
 class Pose:
-    """``coords @ matrix + shift`` are coordinates of the slide.
+    """``coords @ matrix + shift`` are coordinates of the slide."""
 
-    Attributes
-    ----------
-    matrix
-        (2, 2) rotation, reflection and scale.
-    shift
-        (2,) in units of the slide.
-    """
-
-    matrix: np.ndarray
-    shift: np.ndarray
+    matrix: np.ndarray  # (2, 2) rotation, reflection and scale
+    shift: np.ndarray  # (2,) in units of the slide
 
     def __call__(self, coords: Any) -> np.ndarray:
         """Positions (n, 2) of the map on the slide."""
@@ -65,30 +57,16 @@ class Pose:
 
 @dataclass(frozen=True, eq=False)
 class OnSlide:
-    """How the cells lie on one slide.
+    """How the cells lie on one slide."""
 
-    Attributes
-    ----------
-    slide
-        Name of the slide.
-    pose
-        From the map's coordinates to the slide's own, in its own units.
-    pitch
-        Distance of neighbouring spots, in units of the slide.
-    corners
-        (2, 2) least and greatest x and y of its spots, by which the slide is known again.
-    coverage
-        Share of the cells within 1.5 pitches of a spot; cells that no slide supports do not count.
-    matched
-        The fit of cells to spots by expression alone, as :func:`spatialgears.tl.register` gives it; empty where the
-        slide's expression was not at hand.
-    """
-
-    slide: str
-    pose: Pose
-    pitch: float
-    corners: np.ndarray
+    slide: str  # name of the slide
+    pose: Pose  # from the map's coordinates to the slide's own, in its own units
+    pitch: float  # distance of neighbouring spots, in units of the slide
+    corners: np.ndarray  # (2, 2) least and greatest x and y of its spots, by which the slide is known again
+    #: Share of the cells within 1.5 pitches of a spot; cells that no slide supports do not count.
     coverage: float
+    #: The fit of cells to spots by expression alone, as :func:`spatialgears.tl.register` gives it; empty where the slide's
+    #: expression was not at hand.
     matched: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -24,45 +24,22 @@ from spatialgears.validate.repeats import without_repeats
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Everything that a fit learns from, as arrays on the genes of the panel.
+    """Everything that a fit learns from, as arrays on the genes of the panel."""
 
-    Attributes
-    ----------
-    inputs
-        What was validated, in canonical order.
-    order
-        For each slide, in the order given, its position in ``slides`` and ``inputs``.
-    spots
-        Counts (n_i, G) of each slide; spots without any count are left out.
-    rows
-        The row (n_i,) of each of these in its slide as given.
-    slides, frames
-        Canonical coordinates (n_i, 2) of each slide's spots, and the way back to the slide's own.
-    cells
-        Counts (n, G), cells without any count left out; None where only slides are checked.
-    panel
-        The genes and their weights.
-    folds
-        Which spots are held out of which model.
-    warnings
-        What speaks against the result before anything is learnt, in words.
-    foreseen
-        What the finished run will warn of whatever it learns, in words.
-    matched
-        Whether slides had values that are not counts, and counts were matched to those of the cells.
-    """
-
-    inputs: ValidInputs
-    order: list[int]
-    spots: list[sparse.csr_matrix]
-    rows: list[NDArray[np.int64]]
+    inputs: ValidInputs  # what was validated, in canonical order
+    order: list[int]  # for each slide, in the order given, its position in ``slides`` and ``inputs``
+    spots: list[sparse.csr_matrix]  # counts (n_i, G) of each slide; spots without any count are left out
+    rows: list[NDArray[np.int64]]  # the row (n_i,) of each of these in its slide as given
+    #: Canonical coordinates (n_i, 2) of each slide's spots, and the way back to the slide's own.
     slides: list[NDArray[np.float64]]
     frames: list[Frame]
+    #: Counts (n, G), cells without any count left out; None where only slides are checked.
     cells: sparse.csr_matrix | None
-    panel: Panel
-    folds: Folds
-    warnings: list[str]
-    foreseen: list[str]
+    panel: Panel  # the genes and their weights
+    folds: Folds  # which spots are held out of which model
+    warnings: list[str]  # what speaks against the result before anything is learnt, in words
+    foreseen: list[str]  # what the finished run will warn of whatever it learns, in words
+    #: Whether slides had values that are not counts, and counts were matched to those of the cells.
     matched: bool = False
 
     @property

@@ -59,34 +59,17 @@ STRONGEST, WEAK = (
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """Scores of one held-out set of spots.
+    """Scores of one held-out set of spots."""
 
-    Attributes
-    ----------
-    title
-        What was held out.
-    model, reference
-        Rows of :func:`spatialgears.metrics.evaluate` for the model and for the simple reference.
-    verdict
-        ``good``, ``fair``, ``weak`` or ``none``: no spatial signal was found.
-    words
-        What that means.
-    p_value
-        How often spots whose places were dealt out at random would correlate as well.
-    n_spots
-        How many were held out.
-    gain_error
-        Standard error of the model's Spearman correlation less the reference's.
-    """
-
-    title: str
+    title: str  # what was held out
+    #: Rows of :func:`spatialgears.metrics.evaluate` for the model and for the simple reference.
     model: Mapping[str, float]
     reference: Mapping[str, float] = field(default_factory=dict)
-    verdict: Verdict = "none"
-    words: str = ""
-    p_value: float = 0.0
-    n_spots: int = 0
-    gain_error: float = 0.0
+    verdict: Verdict = "none"  # ``good``, ``fair``, ``weak`` or ``none``: no spatial signal was found
+    words: str = ""  # what that means
+    p_value: float = 0.0  # how often spots whose places were dealt out at random would correlate as well
+    n_spots: int = 0  # how many were held out
+    gain_error: float = 0.0  # standard error of the model's Spearman correlation less the reference's
 
     @property
     def sentence(self) -> str:

@@ -28,22 +28,14 @@ CATEGORICAL = (
 
 @dataclass(frozen=True)
 class Categories:
-    """Labels coded as integers.
+    """Labels coded as integers."""
 
-    Parameters
-    ----------
-    codes
-        (n,) int16, the category of each cell; -1 where the label is missing.
-    names
-        One name per category that occurs, in the order of the data's own categories, or sorted.
-    colors
-        One colour per name. A category keeps the colour of its place among all of the data's own categories, also of
-        those that do not occur, so that parts of the data are drawn alike. With more labels than colours, the rarest
-        share one grey and the name "n others".
-    """
-
-    codes: np.ndarray
+    codes: np.ndarray  # (n,) int16, the category of each cell; -1 where the label is missing
+    #: One name per category that occurs, in the order of the data's own categories, or sorted.
     names: list[str]
+    #: One colour per name. A category keeps the colour of its place among all of the data's own categories, also of those
+    #: that do not occur, so that parts of the data are drawn alike. With more labels than colours, the rarest share one grey
+    #: and the name "n others".
     colors: list[str]
 
     @property

@@ -23,21 +23,11 @@ ROUND = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)  # micrometres of 
 
 @dataclass(frozen=True, eq=False)
 class Tissue:
-    """What is known of the tissue behind the spots.
+    """What is known of the tissue behind the spots."""
 
-    Attributes
-    ----------
-    image
-        (height, width, 3) uint8, or None.
-    scale
-        Pixels of the image to one unit of the spots' coordinates.
-    microns
-        Micrometres to one unit of the coordinates; None where that is unknown.
-    """
-
-    image: np.ndarray | None
-    scale: float
-    microns: float | None
+    image: np.ndarray | None  # (height, width, 3) uint8, or None
+    scale: float  # pixels of the image to one unit of the spots' coordinates
+    microns: float | None  # micrometres to one unit of the coordinates; None where that is unknown
 
     @property
     def extent(self) -> tuple[float, float, float, float]:

@@ -19,165 +19,79 @@ Level = Literal["good", "fair", "weak", "none", "unknown"]
 
 @dataclass(frozen=True)
 class ReportSlide:
-    """A slide drawn beside the map.
+    """A slide drawn beside the map."""
 
-    Parameters
-    ----------
-    name
-        Title of the panel.
-    coords
-        (m, 2) measured positions of the spots, in any unit.
-    genes
-        Values per spot for genes of :attr:`ReportContent.genes`, on the scale used there.
-    obs
-        Values per spot for columns of :attr:`ReportContent.obs`.
-    resembled
-        Labels per spot for columns that the slide does not have: the label whose cells its expression resembles most.
-    pose
-        How the cells lie on this slide. Without one the map and the slide are not drawn in one frame.
-    y_down
-        Whether the y axis points down, as in images.
-    tissue
-        The tissue image, and the unit of the coordinates.
-    """
-
-    name: str
-    coords: np.ndarray
+    name: str  # title of the panel
+    coords: np.ndarray  # (m, 2) measured positions of the spots, in any unit
+    #: Values per spot for genes of :attr:`ReportContent.genes`, on the scale used there.
     genes: Mapping[str, Any] = field(default_factory=dict)
+    #: Values per spot for columns of :attr:`ReportContent.obs`.
     obs: Mapping[str, Any] = field(default_factory=dict)
+    #: Labels per spot for columns that the slide does not have: the label whose cells its expression resembles most.
     resembled: Mapping[str, Any] = field(default_factory=dict)
+    #: How the cells lie on this slide. Without one the map and the slide are not drawn in one frame.
     pose: Pose | None = None
-    y_down: bool = False
-    tissue: Tissue | None = None
+    y_down: bool = False  # whether the y axis points down, as in images
+    tissue: Tissue | None = None  # the tissue image, and the unit of the coordinates
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """Metrics of the fitted model and of the simple reference where the truth is known.
+    """Metrics of the fitted model and of the simple reference where the truth is known."""
 
-    Parameters
-    ----------
-    title
-        What was held out, such as "Held-out spots of slide A".
-    words
-        What the figures mean, in plain words.
-    model, reference
-        One row each, as :func:`spatialgears.metrics.evaluate` gives it.
-    """
-
-    title: str
-    words: str
+    title: str  # what was held out, such as "Held-out spots of slide A"
+    words: str  # what the figures mean, in plain words
+    #: One row each, as :func:`spatialgears.metrics.evaluate` gives it.
     model: Mapping[str, float]
     reference: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Section:
-    """An extra section: a title, paragraphs of plain text parted by empty lines, a picture and a table.
+    """An extra section: a title, paragraphs of plain text parted by empty lines, a picture and a table."""
 
-    Parameters
-    ----------
-    title
-        Heading.
-    text
-        Plain text; it is escaped.
-    png
-        Bytes of a PNG, or nothing.
-    alt
-        What the picture shows, for those who cannot see it.
-    table
-        Rows: column title to value.
-    caution
-        What in it speaks against the result; shown among the warnings at the top as well.
-    """
-
-    title: str
-    text: str = ""
-    png: bytes = b""
-    alt: str = ""
-    table: Sequence[Mapping[str, object]] = ()
-    caution: str = ""
+    title: str  # heading
+    text: str = ""  # plain text; it is escaped
+    png: bytes = b""  # bytes of a PNG, or nothing
+    alt: str = ""  # what the picture shows, for those who cannot see it
+    table: Sequence[Mapping[str, object]] = ()  # rows: column title to value
+    caution: str = ""  # what in it speaks against the result; shown among the warnings at the top as well
 
 
 @dataclass(frozen=True)
 class ReportContent:
-    """Everything the report shows. Only the title and the coordinates are required.
+    """Everything the report shows. Only the title and the coordinates are required."""
 
-    Parameters
-    ----------
-    title
-        Title of the page.
-    coords
-        (n, 2) predicted positions of the cells.
-    names
-        (n,) names of the cells, shown when pointing at them; default: their row.
-    verdict
-        One sentence on how far to trust the map.
-    level
-        "good", "fair", "weak", "none" or "unknown": the verdict in one word.
-    numbers
-        The few numbers that matter: name and value.
-    warnings
-        One or two sentences each, the gravest first.
-    inputs
-        Rows of the table of inputs: column title to value.
-    checks
-        Sections on the cells themselves, shown before the self-check.
-    self_check
-        How the model does where the truth is known.
-    obs
-        (n,) values per cell that the map can be coloured by: labels or numbers.
-    genes
-        (n,) expression per cell of each gene that can be searched for, log-normalised, the most important first.
-    n_genes
-        How many genes there would be if the file might be of any size; default: those in ``genes``.
-    uncertainty
-        (n,) 90% radius of each cell, in ``unit``.
-    domains
-        (n,) spatial domain of each cell.
-    domains_note
-        Plain text above the table of domains.
-    slides
-        Drawn beside the map in the same colours; the map is shown in the pose of the slide beside it.
-    history
-        Stage to its history, ``{"geometry": {"loss": [...]}}``, as for :func:`sg.pl.training_curves`.
-    sections
-        Anything else, shown before the training curves.
-    command
-        The command that makes this result again.
-    config
-        The exact configuration, as JSON text.
-    versions
-        Package to version.
-    unit
-        Unit of the coordinates.
-    spacing
-        Distance between neighbouring spots, in ``unit``: radii are then given in spot spacings.
-    """
-
-    title: str
-    coords: np.ndarray
+    title: str  # title of the page
+    coords: np.ndarray  # (n, 2) predicted positions of the cells
+    #: (n,) names of the cells, shown when pointing at them; default: their row.
     names: Sequence[str] | None = None
-    verdict: str = ""
-    level: Level = "unknown"
-    numbers: Sequence[tuple[str, str]] = ()
-    warnings: Sequence[str] = ()
-    inputs: Sequence[Mapping[str, object]] = ()
-    checks: Sequence[Section] = ()
-    self_check: Sequence[SelfCheck] = ()
+    verdict: str = ""  # one sentence on how far to trust the map
+    level: Level = "unknown"  # "good", "fair", "weak", "none" or "unknown": the verdict in one word
+    numbers: Sequence[tuple[str, str]] = ()  # the few numbers that matter: name and value
+    warnings: Sequence[str] = ()  # one or two sentences each, the gravest first
+    inputs: Sequence[Mapping[str, object]] = ()  # rows of the table of inputs: column title to value
+    checks: Sequence[Section] = ()  # sections on the cells themselves, shown before the self-check
+    self_check: Sequence[SelfCheck] = ()  # how the model does where the truth is known
+    #: (n,) values per cell that the map can be coloured by: labels or numbers.
     obs: Mapping[str, Any] = field(default_factory=dict)
+    #: (n,) expression per cell of each gene that can be searched for, log-normalised, the most important first.
     genes: Mapping[str, Any] = field(default_factory=dict)
+    #: How many genes there would be if the file might be of any size; default: those in ``genes``.
     n_genes: int | None = None
-    uncertainty: np.ndarray | None = None
-    domains: Any = None
-    domains_note: str = ""
+    uncertainty: np.ndarray | None = None  # (n,) 90% radius of each cell, in ``unit``
+    domains: Any = None  # (n,) spatial domain of each cell
+    domains_note: str = ""  # plain text above the table of domains
+    #: Drawn beside the map in the same colours; the map is shown in the pose of the slide beside it.
     slides: Sequence[ReportSlide] = ()
+    #: Stage to its history, ``{"geometry": {"loss": [...]}}``, as for :func:`sg.pl.training_curves`.
     history: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
-    sections: Sequence[Section] = ()
-    command: str = ""
-    config: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    unit: str = UNIT
+    sections: Sequence[Section] = ()  # anything else, shown before the training curves
+    command: str = ""  # the command that makes this result again
+    config: str = ""  # the exact configuration, as JSON text
+    versions: Mapping[str, str] = field(default_factory=dict)  # package to version
+    unit: str = UNIT  # unit of the coordinates
+    #: Distance between neighbouring spots, in ``unit``: radii are then given in spot spacings.
     spacing: float | None = None
 
     def __post_init__(self) -> None:

@@ -69,29 +69,17 @@ class Expression(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True)
 class Packed:
-    """The genes of a report as text, and how much of them was kept.
+    """The genes of a report as text, and how much of them was kept."""
 
-    Parameters
-    ----------
-    names
-        Genes that are in the file.
-    cells
-        One packed text per gene.
-    slides
-        For each slide, one packed text per gene, or None where it lacks the gene.
-    ends, slide_ends
-        (low, step, first, last) per gene: a code times ``step`` plus ``low`` is the value, and colours run from
-        ``first`` to ``last``. Cells and spots differ in depth, so each has its own.
-    bits
-        Bits per value.
-    """
-
-    names: list[str]
-    cells: list[str]
+    names: list[str]  # genes that are in the file
+    cells: list[str]  # one packed text per gene
+    #: For each slide, one packed text per gene, or None where it lacks the gene.
     slides: list[list[str | None]]
+    #: (low, step, first, last) per gene: a code times ``step`` plus ``low`` is the value, and colours run from ``first`` to
+    #: ``last``. Cells and spots differ in depth, so each has its own.
     ends: list[tuple[float, float, float, float]]
     slide_ends: list[tuple[float, float, float, float]]
-    bits: int
+    bits: int  # bits per value
 
     @property
     def size(self) -> int:

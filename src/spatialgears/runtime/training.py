@@ -102,58 +102,29 @@ def bf16_works() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What one phase of training consists of; :func:`train` runs it.
+    """What one phase of training consists of; :func:`train` runs it."""
 
-    Attributes
-    ----------
-    name
-        Names the checkpoint file.
-    title
-        Names the phase in progress and messages.
-    objective
-        Its forward pass returns the weighted losses by name.
-    optimizer
-        Of the parameters that are trained.
-    steps
-        Steps of the phase.
-    inputs
-        ``inputs(step)``: the arguments of the objective, on the device.
-    dropout_seed
-        ``dropout_seed(step, rank)``: seeds the global generator before each step.
-    model
-        The part of the objective that is evaluated and, with ``ema``, averaged.
-    evaluate
-        ``evaluate(model)``: scores by name, the first of which counts; None for no evaluation.
-    every
-        Steps between evaluations and checkpoints.
-    rate
-        ``rate(share of training done)``: the learning rate; None for that of the optimizer.
-    clip
-        Largest norm of the gradient; None for no clipping.
-    ema
-        Decay of the averaged weights. The model ends with those that scored best, or with the last; None for no
-        averaging, and the model ends as it was trained.
-    ended
-        ``ended(step, history)``: whether to stop early.
-    identity
-        What a checkpoint must agree with to be resumed.
-    """
-
-    name: str
-    title: str
-    objective: nn.Module
-    optimizer: torch.optim.Optimizer
-    steps: int
+    name: str  # names the checkpoint file
+    title: str  # names the phase in progress and messages
+    objective: nn.Module  # its forward pass returns the weighted losses by name
+    optimizer: torch.optim.Optimizer  # of the parameters that are trained
+    steps: int  # steps of the phase
+    #: ``inputs(step)``: the arguments of the objective, on the device.
     inputs: Callable[[int], tuple[Any, ...]]
+    #: ``dropout_seed(step, rank)``: seeds the global generator before each step.
     dropout_seed: Callable[[int, int], int]
-    model: nn.Module
+    model: nn.Module  # the part of the objective that is evaluated and, with ``ema``, averaged
+    #: ``evaluate(model)``: scores by name, the first of which counts; None for no evaluation.
     evaluate: Callable[[Any], dict[str, float]] | None
-    every: int
+    every: int  # steps between evaluations and checkpoints
+    #: ``rate(share of training done)``: the learning rate; None for that of the optimizer.
     rate: Callable[[float], float] | None = None
-    clip: float | None = None
+    clip: float | None = None  # largest norm of the gradient; None for no clipping
+    #: Decay of the averaged weights. The model ends with those that scored best, or with the last; None for no averaging,
+    #: and the model ends as it was trained.
     ema: float | None = None
-    ended: Callable[[int, History], bool] | None = None
-    identity: str
+    ended: Callable[[int, History], bool] | None = None  # ``ended(step, history)``: whether to stop early
+    identity: str  # what a checkpoint must agree with to be resumed
 
 
 def train(

@@ -37,20 +37,11 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What one tensor must be.
+    """What one tensor must be."""
 
-    Attributes
-    ----------
-    shape
-        Its lengths, those known by number.
-    dtype
-        Its type, as headers name it.
-    low, high
-        Bounds of its values, which are finite besides.
-    """
-
-    shape: tuple[int | Axis, ...]
-    dtype: str = "F32"
+    shape: tuple[int | Axis, ...]  # its lengths, those known by number
+    dtype: str = "F32"  # its type, as headers name it
+    #: Bounds of its values, which are finite besides.
     low: float = -LARGEST
     high: float = LARGEST
 

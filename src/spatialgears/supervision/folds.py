@@ -17,25 +17,15 @@ MOST_LEFT_OUT = 3  # donors, or slides of one donor, that are left out in turn, 
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """For every spot, the models that are trained without it. Spots are numbered through the slides in order.
+    """For every spot, the models that are trained without it. Spots are numbered through the slides in order."""
 
-    Attributes
-    ----------
-    part
-        (n_spots,) number of the cross-fitted model that is trained without the spot; ``crossfit`` or more for none.
-    whole
-        (n_spots,) number of what is left out as a whole with the spot: its donor, or its slide where all slides are of one
-        donor. Model i of those that leave out a whole is trained without whole i.
-    crossfit
-        Cross-fitted models: 0 where one model is trained on all spots.
-    left_out
-        Models that each leave out a whole donor or slide.
-    """
-
+    #: (n_spots,) number of the cross-fitted model that is trained without the spot; ``crossfit`` or more for none.
     part: NDArray[np.int64]
+    #: (n_spots,) number of what is left out as a whole with the spot: its donor, or its slide where all slides are of one
+    #: donor. Model i of those that leave out a whole is trained without whole i.
     whole: NDArray[np.int64]
-    crossfit: int
-    left_out: int
+    crossfit: int  # cross-fitted models: 0 where one model is trained on all spots
+    left_out: int  # models that each leave out a whole donor or slide
 
     @classmethod
     def draw(

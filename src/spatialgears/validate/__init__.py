@@ -36,50 +36,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ValidInputs:
-    """Inputs that passed every check, as arrays on one list of genes.
+    """Inputs that passed every check, as arrays on one list of genes."""
 
-    Attributes
-    ----------
-    slides, cells
-        CSR float32 (n, G): new matrices, free to be changed. ``cells`` is None where none were given.
-    coords
-        Per slide, float64 (n, 2), in the slide's own units.
-    genes
-        Names of the G shared genes, sorted.
-    kind
-        ``"counts"``; where the user accepted values that are not counts, ``"normalised"``, or ``"mixed"`` if the cells
-        are counts and a slide is not.
-    forms
-        What each input's values look like, slides first, then cells: counts, linear, log or scaled.
-    titles
-        What to call each slide in a few letters.
-    donors
-        The donor of each slide.
-    obs_names
-        Names of the cells (N,).
-    empty_cells, empty_spots
-        Masks of those without a single count in the shared genes; nothing is known of their place.
-    spot_rows
-        Per slide, the row of each spot in the slide as given.
-    unsupported_cells
-        Mask of cells most of whose expression lies in genes that no slide shows.
-    warnings
-        Problems that do not prevent the use of the inputs, in words.
-    """
-
+    #: CSR float32 (n, G): new matrices, free to be changed. ``cells`` is None where none were given.
     slides: list[sparse.csr_matrix]
-    coords: list[np.ndarray]
+    coords: list[np.ndarray]  # per slide, float64 (n, 2), in the slide's own units
     cells: sparse.csr_matrix | None
-    genes: np.ndarray
+    genes: np.ndarray  # names of the G shared genes, sorted
+    #: ``"counts"``; where the user accepted values that are not counts, ``"normalised"``, or ``"mixed"`` if the cells are
+    #: counts and a slide is not.
     kind: Literal["counts", "normalised", "mixed"]
+    #: What each input's values look like, slides first, then cells: counts, linear, log or scaled.
     forms: list[values.Form]
-    titles: list[str]
-    donors: Donors
-    obs_names: np.ndarray
+    titles: list[str]  # what to call each slide in a few letters
+    donors: Donors  # the donor of each slide
+    obs_names: np.ndarray  # names of the cells (N,)
+    #: Masks of those without a single count in the shared genes; nothing is known of their place.
     empty_cells: np.ndarray
     empty_spots: list[np.ndarray]
-    spot_rows: list[np.ndarray]
-    unsupported_cells: np.ndarray
+    spot_rows: list[np.ndarray]  # per slide, the row of each spot in the slide as given
+    unsupported_cells: np.ndarray  # mask of cells most of whose expression lies in genes that no slide shows
+    #: Problems that do not prevent the use of the inputs, in words.
     warnings: list[str] = field(default_factory=list)
 
     def without_empty(self) -> tuple[list[sparse.csr_matrix], list[np.ndarray], sparse.csr_matrix | None]:

@@ -30,28 +30,17 @@ CLEAR, MANY, SEEN = 0.3, 100, 20
 
 @dataclass(frozen=True)
 class SlideCellAgreement:
-    """Agreement of slides and cells; a figure that has no meaning is None.
+    """Agreement of slides and cells; a figure that has no meaning is None."""
 
-    Attributes
-    ----------
-    depth_ratio
-        Median depth of spots over that of cells.
-    agreement
-        Pearson correlation between slides and cells of the log mean expression of genes.
-    coexpression
-        Pearson correlation between slides and cells of their gene-gene correlations, divided by the largest that noise
-        allows.
-    noise
-        Whether the cells show no gene-gene correlations although the slides do, and cells are many and deep enough.
-    unknown
-        Why a figure is None, by its name.
-    """
-
-    depth_ratio: float | None = None
+    depth_ratio: float | None = None  # median depth of spots over that of cells
+    #: Pearson correlation between slides and cells of the log mean expression of genes.
     agreement: float | None = None
+    #: Pearson correlation between slides and cells of their gene-gene correlations, divided by the largest that noise
+    #: allows.
     coexpression: float | None = None
+    #: Whether the cells show no gene-gene correlations although the slides do, and cells are many and deep enough.
     noise: bool = False
-    unknown: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)  # why a figure is None, by its name
 
     @classmethod
     def of(cls, valid: ValidInputs) -> SlideCellAgreement:
@@ -96,20 +85,11 @@ class SlideCellAgreement:
 
 @dataclass(frozen=True, eq=False)
 class SlideExpression:
-    """Expression of the slides, which cells are compared with at the fit and later.
+    """Expression of the slides, which cells are compared with at the fit and later."""
 
-    Attributes
-    ----------
-    genes
-        (g,) columns of the genes whose correlations are known.
-    correlations
-        Between these, on the slides.
-    means
-        (G,) mean expression on the slides; None where values are scaled, and it is zero.
-    """
-
-    genes: NDArray[np.int64]
-    correlations: Correlations
+    genes: NDArray[np.int64]  # (g,) columns of the genes whose correlations are known
+    correlations: Correlations  # between these, on the slides
+    #: (G,) mean expression on the slides; None where values are scaled, and it is zero.
     means: NDArray[np.float64] | None
 
     @classmethod

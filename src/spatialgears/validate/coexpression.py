@@ -42,17 +42,10 @@ def standardised(
 
 @dataclass(frozen=True, eq=False)
 class Correlations:
-    """Co-expression of genes in some profiles, to be compared with others.
+    """Co-expression of genes in some profiles, to be compared with others."""
 
-    Attributes
-    ----------
-    values
-        (g, g) correlations between genes.
-    reliability
-        The share of their variance that is not noise, from how far two halves of the profiles agree.
-    """
-
-    values: NDArray[np.floating]
+    values: NDArray[np.floating]  # (g, g) correlations between genes
+    #: The share of their variance that is not noise, from how far two halves of the profiles agree.
     reliability: float
 
     @classmethod

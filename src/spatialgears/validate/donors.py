@@ -18,18 +18,10 @@ CellsFrom = Literal["same-donor", "other-donor", "unknown"]
 
 @dataclass(frozen=True)
 class Donors:
-    """The donor of each slide.
+    """The donor of each slide."""
 
-    Attributes
-    ----------
-    names
-        One per slide, in their order; slides of one donor have the same.
-    stated
-        Whether they were given; otherwise each slide is taken as a donor of its own.
-    """
-
-    names: tuple[str, ...]
-    stated: bool = False
+    names: tuple[str, ...]  # one per slide, in their order; slides of one donor have the same
+    stated: bool = False  # whether they were given; otherwise each slide is taken as a donor of its own
 
     @property
     def count(self) -> int:

@@ -20,24 +20,12 @@ from spatialgears.validate.order import set_key
 
 @dataclass(frozen=True, eq=False)
 class FitRecord:
-    """What a model keeps of its inputs, to compare later cells with.
+    """What a model keeps of its inputs, to compare later cells with."""
 
-    Attributes
-    ----------
-    slides
-        Mean expression and correlations of the model's genes.
-    spots
-        (n,) fingerprints of the slides' spots.
-    cells
-        (G,) sums over the cells of the fit.
-    key
-        A hash of these cells, by which they are recognised: their warnings were given at the fit.
-    """
-
-    slides: SlideExpression
-    spots: NDArray[np.float32]
-    cells: NDArray[np.float64]
-    key: np.int64
+    slides: SlideExpression  # mean expression and correlations of the model's genes
+    spots: NDArray[np.float32]  # (n,) fingerprints of the slides' spots
+    cells: NDArray[np.float64]  # (G,) sums over the cells of the fit
+    key: np.int64  # a hash of these cells, by which they are recognised: their warnings were given at the fit
 
     @classmethod
     def of(

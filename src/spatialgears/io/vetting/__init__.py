@@ -23,21 +23,11 @@ COPIES = 4
 
 @dataclass(frozen=True)
 class Room:
-    """How much memory a file may take when it is read.
+    """How much memory a file may take when it is read."""
 
-    Attributes
-    ----------
-    path
-        The file or folder.
-    stored
-        Its size on disk.
-    free
-        Bytes of memory that are free.
-    """
-
-    path: Path
-    stored: int
-    free: float
+    path: Path  # the file or folder
+    stored: int  # its size on disk
+    free: float  # bytes of memory that are free
 
     @property
     def most(self) -> float:
