@@ -70,22 +70,11 @@ def run(
     progress: Progress = silent,
     tell: Callable[[str], None] | None = None,
 ) -> RunFolder:
-    """Do everything that is not done yet in a run folder.
+    """Do everything that is not done yet in a run folder, which is made if it is not there.
 
-    A result that is not what the run wrote is left alone and refused by name, and so are inputs that change meanwhile.
-
-    Parameters
-    ----------
-    inputs
-        The slides and the cells.
-    folder
-        Made if it is not there. A folder of other inputs or another configuration is refused.
-    config
-        Decides the result.
-    progress
-        Called along the way.
-    tell
-        Called with a line for the user: what the inputs are, what the run will take, what is there already.
+    A folder of other inputs or another configuration is refused, and so are results that are not what the run wrote and
+    inputs that change meanwhile. ``tell`` is called with a line for the user: what the inputs are, what the run will
+    take, what is there already.
     """
     from spatialgears.analysis.annotate import described as annotate_run
     from spatialgears.analysis.answers import answered, require_regions

@@ -56,16 +56,8 @@ def annotated(
 ) -> Reconstruction:
     """The reconstruction with the cells laid on the subject's slides, and with spatial domains.
 
-    Parameters
-    ----------
-    placed
-        Where the cells are, as the model gave it.
-    subject
-        Cells and slides on the genes they share.
-    types
-        (n,) the type of every cell, to name domains by; None where types are unknown.
-    seed
-        The same seed gives the same domains.
+    ``types`` (n,) are those of all cells, to name domains by; None where they are unknown. The same seed gives the same
+    domains.
     """
     obs, uns = domains(placed, subject, types=types, seed=seed)
     found = laid(placed, subject) if subject.slides else list(placed.laid)

@@ -68,20 +68,8 @@ def answered(
 ) -> tuple[Reconstruction, Answers]:
     """The reconstruction with regions of the cells, and genes and types on the slide that the cells match best.
 
-    Parameters
-    ----------
-    placed
-        Where the cells are, laid on the slides.
-    cells, slides
-        The inputs of the run; not modified.
-    questions
-        What is asked.
-    titles
-        What the slides are called, as in ``placed.laid``.
-    spatial_key
-        Key of the coordinates of spots.
-    seed
-        The same seed gives the same answers.
+    ``placed`` is laid on the slides, which ``titles`` name as ``placed.laid`` does. Inputs are not modified; the same
+    seed gives the same answers.
     """
     from anndata import AnnData
 

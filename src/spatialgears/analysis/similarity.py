@@ -70,20 +70,11 @@ def robust_similarity(
 ) -> tuple[Similarity, NDArray[np.float64]]:
     """The map of matched points that most of them agree on, and the weight (n,) in [0, 1] that each was left with.
 
-    Fits to random triples of matches compete in the mean of the smaller half of their residuals (least trimmed
-    squares); the winner is refined with Tukey's weights, which ignore matches far off. Up to half of the matches
-    may be wrong.
+    Fits to random triples of matches compete in the mean of the smaller half of their residuals (least trimmed squares);
+    the winner is refined with Tukey's weights, which ignore matches far off. Up to half of the matches may be wrong.
 
-    Parameters
-    ----------
-    source, target
-        (n, 2) matched points.
-    weights
-        (n,) how much each match is trusted to begin with.
-    scale
-        Scale to keep to; None: fitted.
-    rng
-        Draws the triples.
+    ``source`` and ``target`` (n, 2) are matched points, and ``weights`` (n,) say how far each match is trusted to begin
+    with. A ``scale`` that is given is kept to.
     """
     s, t = to_complex(source), to_complex(target)
     triples = rng.integers(len(s), size=(TRIALS, 3))  # (trials, 3)
@@ -163,14 +154,8 @@ def smooth_deformation(
 ) -> Deformation | None:
     """The thin-plate deformation that best predicts matches it has not seen, or None if none does better than none.
 
-    Parameters
-    ----------
-    source, target
-        (n, 2) matched points, already in one frame.
-    weights
-        (n,) trust in each match; those of weight 0 are left out.
-    rng
-        Splits the blocks of the layout into four parts.
+    ``source`` and ``target`` (n, 2) are matched points in one frame; matches of ``weights`` (n,) 0 are left out. ``rng``
+    splits the blocks of the layout into four parts.
     """
     blocks = grid_cells(source, BLOCKS_ALONG)  # neighbouring matches err alike: whole blocks are held out
     part = rng.permutation(np.arange(blocks.max() + 1) % 4)[blocks]

@@ -11,23 +11,14 @@ from scipy.stats import rankdata
 def score_depth(
     coords: np.ndarray, depth: np.ndarray, *, k: int = 20, n_directions: int = 180
 ) -> dict[str, float]:
-    """How well coordinates agree with a known depth, in any pose.
+    """How well coordinates (n, 2) agree with a known depth (n,), in any pose.
 
-    A reconstruction has no fixed orientation, so the axis score is the best over all directions. Random positions in
-    the same table show how much this choice alone gives.
+    A reconstruction has no fixed orientation, so the axis score is the best over all directions. Random positions in the
+    same table show how much this choice alone gives.
 
-    Parameters
-    ----------
-    coords
-        (n, 2) predicted coordinates.
-    depth
-        (n,) known depth, with ties.
-
-    Returns
-    -------
-    ``depth_axis``: the largest absolute Spearman correlation of depth with the position along one of
-    ``n_directions``. ``depth_distance``: the Spearman correlation of differences in depth with predicted distances.
-    ``depth_knn``: the share of the ``k`` nearest neighbours that have the same depth, averaged over depths.
+    ``depth_axis``: the largest absolute Spearman correlation of depth with the position along one of ``n_directions``.
+    ``depth_distance``: the Spearman correlation of differences in depth with predicted distances. ``depth_knn``: the
+    share of the ``k`` nearest neighbours that have the same depth, averaged over depths.
     """
     angle = np.pi * np.arange(n_directions) / n_directions
     along = coords @ np.stack([np.cos(angle), np.sin(angle)])  # (n, directions)

@@ -91,17 +91,8 @@ def run(request: Request, tell: Tell) -> Outcome:
 def measure(task: Task, config: Config, *, seed: int) -> dict[str, Any]:
     """Train stage A on one task; score its embedding, the reference, and the mixing of slides and cells.
 
-    Parameters
-    ----------
-    task
-        Slides and cells in raw counts, and the cells' true positions.
-    config
-        Its ``expression`` part is measured; the trained encoder is scored even where the guard would reject it.
-    seed
-        Of the training.
+    The trained encoder is scored even where the guard would reject it.
 
-    Returns
-    -------
     Spearman correlations of cells: ``spearman`` (nearest spots as the model weights them), ``five_by_cosine`` (mean of
     five spots), and for the reference ``reference`` (five by cosine) and ``reference_nearest``. On held-out spots:
     ``guard`` and ``guard_reference``. Mixing of slides and cells: ``entropy`` and ``ilisi`` in the embedding,

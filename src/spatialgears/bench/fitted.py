@@ -54,13 +54,9 @@ def network_inputs(model: GEARS, task: Task) -> tuple[CellFeatures, Network]:
 def over_seeds(
     tasks: Iterable[Task], score: Score, config: Config, *, seeds: int, folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, Mapping[str, list[float]]]]:
-    """Fit each task with several seeds, and average the scores of every variant.
+    """Fit each task with several seeds: the mean scores of every variant, and the training history of each task's first seed.
 
     Models and scores are kept in ``folder``, so that an interrupted experiment continues.
-
-    Returns
-    -------
-    One row for each task and variant, and the training history of the first seed of each task.
     """
     table: list[dict[str, Any]] = []
     histories: dict[str, Mapping[str, list[float]]] = {}

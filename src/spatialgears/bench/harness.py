@@ -66,28 +66,10 @@ def run(
     retry: bool = False,
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
-    """Run every method on every task with every seed, except the runs that ``store`` already has.
+    """Run every method on every task with every seed, except the runs that ``store`` already has; all rows, new and old.
 
-    Parameters
-    ----------
-    tasks
-        Makes the tasks of a seed.
-    methods
-        What to run.
-    store
-        Where rows are kept.
-    seeds
-        A method without randomness runs once.
-    limits
-        Time, memory and threads of each run.
-    retry
-        Repeat runs that failed, for example with larger limits.
-    report
-        Called with each new row.
-
-    Returns
-    -------
-    The rows of these tasks, methods and seeds, new and old.
+    ``tasks`` makes the tasks of a seed; a method without randomness runs once. ``retry`` repeats runs that failed, for
+    example with larger limits. ``report`` is called with each new row.
     """
     rows: dict[str, Row] = {}
     for seed in seeds:

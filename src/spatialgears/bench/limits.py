@@ -21,12 +21,8 @@ LOOK = 0.5  # seconds between checks of the time
 def run_limited(command: list[str], *, seconds: float, gigabytes: float, log: str) -> dict[str, float | bool]:
     """Run ``command`` with its output in ``log``; kill it and its children when time is up or the caller has ended.
 
-    The memory limit is on data (heap and private mappings), not on address space: torch and jax reserve much more
-    address space than they use.
-
-    Returns
-    -------
-    ``code`` (negative: the signal that ended it), ``timeout``, ``seconds`` and ``peak_gb``.
+    The memory limit is on data (heap and private mappings), not on address space: torch and jax reserve much more address
+    space than they use. Returns ``code`` (negative: the signal that ended it), ``timeout``, ``seconds`` and ``peak_gb``.
     """
 
     def limit() -> None:

@@ -42,10 +42,8 @@ def patch_size(
 ) -> list[dict[str, Any]]:
     """Place the same random cells through patches of each size: scores, and how well patches agree.
 
-    Returns
-    -------
-    One row per size and one for a pass over all cells. ``agreement`` is the Spearman correlation of a row's
-    distances with those of the one pass.
+    One row per size and one for a pass over all cells. ``agreement`` is the Spearman correlation of a row's distances
+    with those of the one pass.
     """
     some, true, whole = _in_one_pass(features, geometry, truth, config=config, n_cells=n_cells, seed=seed)
     rows: list[dict[str, Any]] = []

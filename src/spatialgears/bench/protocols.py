@@ -134,19 +134,9 @@ def pseudo_visium(
 ) -> Iterator[Task]:
     """Cells with known positions are summed into spots, then placed from these spots (section 4.1).
 
-    Parameters
-    ----------
-    cells
-        Cells x genes with ``obsm["spatial"]``.
-    name
-        Name of the data in tables.
-    layouts, fractions
-        Grids (``"square"``, ``"hex"``) and spot widths in units of the pitch; one task for each pair.
-    grid, min_cells
-        As in :func:`spatialgears.datasets.pseudo_visium`. By default the grid has as many cells per position as
-        that of Mouse Atlas.
-    types
-        Column of ``cells.obs``.
+    One task for each of ``layouts`` (``"square"``, ``"hex"``) and ``fractions`` (spot widths in units of the pitch).
+    ``grid`` and ``min_cells`` are those of :func:`spatialgears.datasets.pseudo_visium`; by default the grid has as many
+    cells per position as that of Mouse Atlas.
     """
     grid = grid or _grid_for(np.asarray(cells.obsm["spatial"])[:, :2])
     for layout in layouts:
@@ -178,12 +168,7 @@ def leave_section_out(
 ) -> Iterator[Task]:
     """Learn from all sections but one, and place the spots of that one (the paper's hSCC protocol).
 
-    Parameters
-    ----------
-    sections
-        Sections by name, at least two.
-    held_out
-        Sections to hold out in turn; all by default.
+    Each of ``held_out``, by default of all sections, is held out in turn.
     """
     if len(sections) < 2:
         raise InputError(
@@ -220,16 +205,8 @@ def simulated(
 ) -> Iterator[Task]:
     """Simulated tissue with known positions; a sweep varies domain shift, composition, depth or spots.
 
-    Parameters
-    ----------
-    seed
-        Of the tissue.
-    sweep
-        A key of :data:`SWEEPS`; None: one task with the simulator's defaults.
-    values
-        Values of the sweep; None: those of :data:`SWEEPS`.
-    options
-        Passed to :func:`spatialgears.datasets.simulate_tissue`.
+    ``sweep`` is a key of :data:`SWEEPS`, whose values are used unless others are given; None: one task with the
+    simulator's defaults. ``options`` are passed to :func:`spatialgears.datasets.simulate_tissue`.
     """
     if sweep is not None and sweep not in SWEEPS:
         raise InputError(
@@ -252,18 +229,10 @@ def real_unpaired(
     name: str = "dissociated",
     types: str | None = None,
 ) -> Iterator[Task]:
-    """Dissociated cells with unknown positions, scored by the layer that each was dissected from.
+    """Dissociated cells with unknown positions, scored by the layer ``known`` that each was dissected from.
 
-    Cells whose label is not in ``order`` (for example "All") are placed with the others but not scored.
-
-    Parameters
-    ----------
-    slides, cells
-        Slides to learn from, cells to place.
-    known
-        Column of ``cells.obs`` with the dissected layer.
-    order
-        Depth of each label.
+    ``order`` has the depth of each label. Cells with another label (for example "All") are placed with the others but not
+    scored.
     """
     labels = cells.obs[known].astype(str)
     depth = labels.map(order).to_numpy(dtype=np.float64)

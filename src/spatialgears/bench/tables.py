@@ -71,15 +71,7 @@ def tables(rows: Iterable[Row], *, columns: Sequence[str] | None = None) -> str:
 
 
 def table(rows: Sequence[Row], *, columns: Sequence[str] | None = None) -> str:
-    """The methods of one task, one line for each.
-
-    Parameters
-    ----------
-    rows
-        Rows of one task, any methods and seeds.
-    columns
-        Metrics to show. By default those of Table 1, depth and coverage that the rows have.
-    """
+    """The methods of one task, one line each; by default with the columns of Table 1, depth and coverage that there are."""
     present = {name for row in rows for name in row["metrics"]}
     columns = [name for name in columns or (*TABLE1, *DEPTH, *COVERAGE) if name in present]
     methods = _by_method(rows)

@@ -48,10 +48,7 @@ def on_devices(config: Config, devices: int | None, num_nodes: int | None) -> Co
 def launched(config: Config) -> bool:
     """Run the command again in as many processes as are wanted, and wait for them; False: go on in this one.
 
-    Raises
-    ------
-    RunError
-        If a process ended early; the others are ended too.
+    If one ends early, the others are ended, too, and RunError names it.
     """
     count, total = config.devices, config.processes
     if total == 1 or "LOCAL_RANK" in os.environ:

@@ -83,13 +83,7 @@ REMOVED_VALUES: dict[tuple[str, Any], str] = {
 
 
 def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings without the keys that were removed.
-
-    Raises
-    ------
-    ConfigError
-        If a removed key holds another value than the one it is fixed at now, naming each such key.
-    """
+    """Nested settings without the keys that were removed; refuses by name those that hold another value than they have now."""
     kept: dict[str, Any] = {}
     refused: list[str] = []
     assembly = values.get("assembly")

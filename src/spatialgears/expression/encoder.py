@@ -16,21 +16,10 @@ CHUNK = 8192
 class Encoder(nn.Module):
     """f_theta: weighted expression (n, G) to embedding (n, h).
 
-    Three forms share this class: the paper's MLP on genes; a residual MLP on a linear ``start``, which sees the
-    expression in a ``basis`` of components and is zero before training; and the ``start`` alone (no ``hidden``).
-
-    Parameters
-    ----------
-    n_inputs, embed_dim
-        Width of what the MLP sees and of the embedding.
-    hidden
-        Widths of the hidden layers; None for no MLP.
-    basis
-        (G, n_inputs) components of the expression; None if the MLP sees genes.
-    start
-        (n_inputs, h) linear part; None for an MLP alone.
-    scale
-        (h,) weights of the finished embedding's dimensions. The losses see the unweighted ones.
+    Three forms share this class: the paper's MLP on genes; a residual MLP on a linear ``start`` (n_inputs, h), which sees
+    the expression in a ``basis`` (G, n_inputs) of components and is zero before training; and the ``start`` alone (no
+    ``hidden`` widths). ``scale`` (h,) are weights of the finished embedding's dimensions, which the losses see
+    unweighted.
     """
 
     basis: Tensor | None

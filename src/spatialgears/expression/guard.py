@@ -53,26 +53,12 @@ def run_guard(
     place: Place = knn_places,
     wholes: Sequence[int] | None = None,
 ) -> Guard:
-    """Score both embeddings on held-out spots and choose.
+    """Score both embeddings on held-out spots and choose, or take the one that ``force`` names whatever the scores.
 
-    Parameters
-    ----------
-    encoder, reference
-        The embeddings to compare.
-    known
-        Weighted expression (n_i, G) of every slide's spots, as measured.
-    queries
-        The same spots as cells would show them: thinned.
-    coords
-        (n_i, 2) their canonical coordinates.
-    seed
-        Decides the tiles that are held out.
-    force
-        Use this embedding whatever the scores.
-    place
-        How spots are placed by their neighbours: ideally as cells will be.
-    wholes
-        What each slide is left out with, such as its donor; by default itself alone.
+    ``known`` is the weighted expression (n_i, G) of every slide's spots as measured, ``queries`` the same spots thinned,
+    as cells would show them, and ``coords`` (n_i, 2) their canonical coordinates. ``place`` puts spots by their
+    neighbours, ideally as cells will be. ``wholes`` says what each slide is left out with, such as its donor; by default
+    itself alone.
     """
     some = [
         np.sort(numpy_rng(seed, "guard", i).permutation(len(x))[:MAX_PLACED]) for i, x in enumerate(known)
@@ -111,18 +97,8 @@ def held_out_scores(
 ) -> dict[str, float]:
     """Spearman correlation of distances of held-out spots, over ``spots`` and, with several slides, ``slides``.
 
-    Parameters
-    ----------
-    known, queries
-        Embedded spots (n_i, h) of every slide, as measured and thinned.
-    coords
-        (n_i, 2) their coordinates.
-    seed
-        Decides the tiles that are held out.
-    place
-        How spots are placed by their neighbours.
-    wholes
-        What each slide is left out with; by default itself alone.
+    As for :func:`run_guard`, with embedded spots (n_i, h) as measured and thinned; the seed decides the tiles that are
+    held out.
     """
     scores = {
         "spots": np.mean(

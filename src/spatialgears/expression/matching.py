@@ -27,19 +27,8 @@ def matched_counts(values: Matrix, cells: Matrix) -> sp.csr_matrix:
 
     The rates of a gene are taken to follow a gamma distribution over the cells, whose counts are Poisson given rate and
     depth. Its mean and variance are those of the counts less their Poisson variance. The spot at quantile q of the values
-    gets the rate at quantile q. Spots with the same value get the same rate; a gene that no cell shows gets none.
-
-    Parameters
-    ----------
-    values
-        (n, G) of one slide: any values whose order over spots means something.
-    cells
-        (N, G) counts.
-
-    Returns
-    -------
-    csr_matrix (n, G)
-        Float32 whole numbers, at ``DEPTH`` times the depth of a typical cell.
+    gets the rate at quantile q. Spots with the same value get the same rate; a gene that no cell shows gets none. The
+    result has float32 whole numbers, at ``DEPTH`` times the depth of a typical cell.
     """
     mean, variance = rate_moments(cells)
     depth = DEPTH * np.median(_sums(cells, 1)[_sums(cells, 1) > 0])

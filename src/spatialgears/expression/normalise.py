@@ -18,18 +18,9 @@ STD_FLOOR, OF_MEDIAN = 1e-2, 0.1
 
 
 def log_normalise(counts: Matrix, target: float = 1e4) -> Matrix:
-    """Scale every profile to ``target`` counts in all and take log(1 + x).
+    """Scale every profile, (..., G) or (n, G) sparse, to ``target`` counts in all and take log(1 + x).
 
-    Parameters
-    ----------
-    counts
-        Counts (..., G), or (n, G) sparse. Not modified; an empty profile stays empty.
-    target
-        Library size after scaling.
-
-    Returns
-    -------
-    float32 of the same kind and shape; sparse stays sparse.
+    The result is float32 of the same kind and shape; an empty profile stays empty.
     """
     if sp.issparse(counts):
         out = sp.csr_matrix(counts, dtype=np.float32, copy=True)

@@ -32,14 +32,7 @@ class Batch(NamedTuple):
 class Objective(nn.Module):
     """Encoder and discriminators; the forward pass returns the weighted losses by name, without those of weight zero.
 
-    Parameters
-    ----------
-    encoder
-        f_theta, trained in place.
-    n_groups
-        Number of slides, and of batches of cells.
-    config
-        The weights.
+    The encoder is trained in place; ``n_groups`` are the numbers of slides and of batches of cells.
     """
 
     def __init__(self, encoder: Encoder, n_groups: tuple[int, int], config: ExpressionConfig) -> None:

@@ -48,27 +48,11 @@ class Panel:
 def morans_i(
     counts: Matrix, coords: np.ndarray, *, n_neighbors: int = NEIGHBORS, target: float = 1e4, raw: bool = True
 ) -> np.ndarray:
-    """Moran's I of every gene on one slide, with equal weights on the nearest spots.
+    """Moran's I (G,) of every gene of counts (n, G) on one slide, with equal weights on the nearest spots; 0 where none varies.
 
-    ``I = sum_i z_i mean_{j in N(i)} z_j / sum_i z_i^2`` with z the centred log-normalised expression.
-    Sparse input stays sparse: the centring is expanded, so the cost is ``n_neighbors`` sparse products.
-
-    Parameters
-    ----------
-    counts
-        (n, G) counts of one slide.
-    coords
-        (n, 2) coordinates of its spots.
-    n_neighbors
-        Neighbours of each spot.
-    target
-        Library size the profiles are scaled to before log1p.
-    raw
-        False if ``counts`` hold values that are normalised already.
-
-    Returns
-    -------
-    (G,) float64; 0 where a gene does not vary.
+    ``I = sum_i z_i mean_{j in N(i)} z_j / sum_i z_i^2`` with z the centred log-normalised expression, or the values
+    themselves if they are not ``raw``. Sparse input stays sparse: the centring is expanded, so the cost is
+    ``n_neighbors`` sparse products.
     """
     x = (log_normalise(counts, target) if raw else counts).astype(np.float64)
     n = x.shape[0]
@@ -103,27 +87,13 @@ def build_panel(
     config: ExpressionConfig,
     raw: bool = True,
 ) -> tuple[Panel, np.ndarray]:
-    """Choose and weight genes by how spatial they are on the training slides.
+    """Choose and weight genes by how spatial they are on the training slides: the panel, and its columns in ``genes``.
 
-    On whole-transcriptome data, genes detected in at most ``config.min_detection`` of the observations (mean
-    over slides and cells) are left out first: their Moran's I is noise. So are genes of zero weight.
+    On whole-transcriptome data, genes detected in at most ``config.min_detection`` of the observations (mean over slides
+    and cells) are left out first: their Moran's I is noise. So are genes of zero weight.
 
-    Parameters
-    ----------
-    slides, cells
-        Counts on the shared genes, (n_i, G) each.
-    coords
-        (n_i, 2) coordinates of spots, one array per slide.
-    genes
-        (G,) names of the shared genes.
-    config
-        ``n_genes``, ``gene_selection``, ``gene_weights``, ``gene_agreement``, ``min_detection``, ``target_sum``.
-    raw
-        False if the matrices hold values that are normalised already.
-
-    Returns
-    -------
-    The panel, and its columns (len(panel),) in ``genes``.
+    ``slides`` and ``cells`` are counts (n_i, G) on the shared ``genes`` (G,), or normalised values if they are not
+    ``raw``; ``coords`` (n_i, 2) are of spots, one array per slide.
     """
     target = config.target_sum or typical_depth(cells)
     per_slide = [morans_i(x, xy, target=target, raw=raw) for x, xy in zip(slides, coords, strict=True)]
@@ -160,17 +130,10 @@ def build_panel(
 
 
 def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True) -> np.ndarray:
-    """Weights (G,) of genes where slides and cells differ in co-expression; ones where they agree.
+    """Weights (G,) of genes where slides and cells, (n_i, G) each, differ in co-expression; ones where they agree.
 
     What the slides teach about a gene holds for the cells if the gene is co-expressed with the same genes in both
     (``agreement_by_gene``). Within one tissue and platform, genes differ in this by noise alone, and keep their weight.
-
-    Parameters
-    ----------
-    slides, cells
-        Counts on the panel, (n_i, G) each.
-    raw
-        False if they hold values that are normalised already.
     """
     slides, cells = [sp.csr_matrix(x) for x in slides], sp.csr_matrix(cells)
 
@@ -191,16 +154,9 @@ def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True)
 
 
 def dispersion(x: Matrix) -> np.ndarray:
-    """How much more each gene varies than genes of similar mean: variance over mean, standardised within bins of mean.
+    """How much more each gene (G,) varies than genes of similar mean: variance over mean, standardised within bins of mean.
 
-    Parameters
-    ----------
-    x
-        Log-normalised expression (n, G); sparse stays sparse.
-
-    Returns
-    -------
-    (G,) float64; the most variable genes have the largest values, genes without counts the lowest.
+    Of log-normalised expression (n, G); sparse stays sparse. Genes without counts have the lowest values.
     """
     mean = _column_sums(x) / x.shape[0]
     variance = np.maximum(_column_sums(_product(x, x)) / x.shape[0] - mean**2, 0)

@@ -10,16 +10,9 @@ K = 20  # the paper's appendix: neighbours that vote
 
 @torch.no_grad()
 def balanced_probe(a: Tensor, b: Tensor, *, k: int = K) -> float:
-    """Balanced accuracy of a leave-one-out k-nearest-neighbour vote between two samples of embeddings.
+    """Balanced accuracy of a leave-one-out vote of k nearest neighbours between two samples (n, h) and (m, h) of embeddings.
 
     Votes are divided by the size of each domain, so that 0.5 is a perfect mixture whatever the sizes.
-
-    Parameters
-    ----------
-    a, b
-        (n, h) and (m, h).
-    k
-        Neighbours that vote.
     """
     joint = torch.cat([a, b])
     label = torch.cat([torch.zeros(len(a)), torch.ones(len(b))])

@@ -42,17 +42,7 @@ def nearest_mean(known: Tensor, values: Tensor, query: Tensor) -> Tensor:
 
 
 def knn_places(known: Sequence[Tensor], coords: Sequence[np.ndarray], query: Tensor) -> np.ndarray:
-    """Coordinates (m, 2) of the profiles ``query`` (m, h) from the nearest spots in an embedding.
-
-    Parameters
-    ----------
-    known
-        Embedded spots (n_i, h) of every slide.
-    coords
-        Their canonical coordinates (n_i, 2).
-    query
-        Embedded profiles (m, h).
-    """
+    """Coordinates (m, 2) of embedded profiles (m, h) from the nearest of ``known`` spots (n_i, h), at ``coords`` (n_i, 2)."""
     layouts = [
         nearest_mean(z, torch.from_numpy(np.asarray(xy)), query).numpy()
         for z, xy in zip(known, coords, strict=True)

@@ -128,15 +128,7 @@ def masking_noise(x: Tensor, axes: Tensor) -> Tensor:
 
 
 def spatial_covariance(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -> Tensor:
-    """Covariance (G, G) between a spot and the mean of its neighbours, made symmetric; mean over all spots.
-
-    Parameters
-    ----------
-    slides
-        Centred features (n_i, G) of each slide's spots.
-    coords
-        (n_i, 2) their coordinates.
-    """
+    """Covariance (G, G), made symmetric, of a spot's centred features (n_i, G) with the mean of its neighbours."""
     total = torch.zeros(slides[0].shape[1], slides[0].shape[1], dtype=torch.float64)
     for x, xy in zip(slides, coords, strict=True):
         k = min(NEIGHBORS, len(xy) - 1)
@@ -156,14 +148,8 @@ def spatial_signal(slides: Sequence[Tensor], coords: Sequence[np.ndarray]) -> Te
     """Orthonormal directions (G, k) of expression that vary in space beyond noise, the strongest first.
 
     Noise has eigenvalues on both sides of zero, signal has large positive ones. A direction is kept if its eigenvalue
-    clearly exceeds the size of the most negative one.
-
-    Parameters
-    ----------
-    slides
-        Features (n_i, G) of each slide's spots, standardised and weighted.
-    coords
-        (n_i, 2) their coordinates.
+    clearly exceeds the size of the most negative one. ``slides`` are features (n_i, G) of spots, standardised and
+    weighted.
     """
     centred = [x - x.mean(0) for x in slides]
     basis = None

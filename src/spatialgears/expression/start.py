@@ -44,19 +44,11 @@ def weighted_start(
 ) -> Start:
     """The leading components, half whitened, each weighted by how spatial it is on the slides.
 
-    A component of standard deviation s and Moran's I of I gets the standard deviation ``sqrt(s) I``: large components do not
-    dominate finer ones, and components that are noise on the slides vanish.
+    A component of standard deviation s and Moran's I of I gets the standard deviation ``sqrt(s) I``: large components do
+    not dominate finer ones, and components that are noise on the slides vanish. Without ``coords`` all weights are equal.
 
-    Parameters
-    ----------
-    spots, cells
-        (n, f) in the basis of components.
-    embed_dim
-        h, lowered to the number of components there are.
-    slide
-        (n,) of the spots.
-    coords
-        (n_i, 2) coordinates of spots by slide, for the weights; None for equal weights.
+    ``spots`` and ``cells`` (n, f) are in the basis of components, of which ``embed_dim`` are taken, or as many as there
+    are; ``slide`` (n,) is that of the spots.
     """
     dims = min(embed_dim, spots.shape[1])
     std = 0.5 * (spots[:, :dims].std(0) + cells[:, :dims].std(0))

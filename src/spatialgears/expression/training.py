@@ -77,32 +77,10 @@ def train_encoder(
 ) -> EncoderFit:
     """Train the shared encoder f_theta, freeze it, and choose between it and the reference on held-out spots.
 
-    Parameters
-    ----------
-    slides, cells
-        Counts on the panel, (n_i, G): one matrix per slide, and one per batch of cells.
-    panel
-        Genes and weights.
-    coords
-        (n_i, 2) canonical coordinates of each slide's spots, for the weights of components and for the choice.
-    config
-        Its ``expression`` part applies here.
-    seed
-        Decides everything random.
-    raw
-        False if the matrices hold values that are already normalised.
-    fabric
-        The engine; created from the configuration when omitted.
-    checkpoint
-        Folder for a resumable file, written at every probe; none is written when omitted.
-    data
-        Identifies the data: a checkpoint of different data is refused.
-    progress
-        Called after every step as ``progress("encoder", done, total, losses)``.
-    place
-        How held-out spots are placed by their neighbours.
-    wholes
-        What each slide is left out with, such as its donor; by default itself alone.
+    ``slides`` and ``cells`` are counts (n_i, G) on the panel, or normalised values if they are not ``raw``: one matrix
+    per slide, and one per batch of cells. ``coords`` (n_i, 2) serve the weights of components and the choice, for which
+    ``place`` and ``wholes`` are as in :func:`run_guard`. At every probe a resumable file is written to the folder
+    ``checkpoint``; one of other ``data`` is refused.
     """
     e = config.expression
     rng = numpy_rng(seed, "encoder rows")

@@ -74,34 +74,18 @@ class Views:
                 self.bank[:, rows].sub_(self.mean[g]).mul_(self.scale[g])
 
     def draw(self, index: Tensor, generator: torch.Generator) -> Tensor:
-        """A fresh random view of each profile.
+        """A fresh random view (..., G) of each profile, which ``generator`` alone decides.
 
-        Parameters
-        ----------
-        index
-            Profiles (...,), long.
-        generator
-            Alone decides the views.
-
-        Returns
-        -------
-        (..., G) float32: thinned, or as measured where thinning is off or there are no counts.
+        Thinned, or as measured where thinning is off or there are no counts.
         """
         if self.bank is not None:
             return self.bank[torch.randint(len(self.bank), index.shape, generator=generator), index]
         return self._standardised(self._profiles(index.flatten().numpy(), generator), index)
 
     def draw_pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Two views of each profile, on which the encoder is trained (section 3.1).
+        """Two views of each profile, on which the encoder is trained (section 3.1); ``generator`` alone decides them.
 
         Profiles that are not thinned get the paper's gene dropout, scale jitter and noise instead.
-
-        Parameters
-        ----------
-        index
-            Profiles (n,), long.
-        generator
-            Alone decides the views.
         """
         if self.thins:
             return self.draw(index, generator), self.draw(index, generator)
@@ -185,22 +169,9 @@ class Views:
 class SpotViews(Views):
     """Thinned, normalised, per-slide standardised, gene-weighted views of all spots (slides concatenated).
 
-    Parameters
-    ----------
-    slides
-        Counts on the panel, (n_i, G) each.
-    depths
-        (n_cells,) total counts of the cells on the panel; a view of a spot is thinned to a random one.
-    panel
-        The genes and their weights.
-    config
-        ``thinning`` and ``standardise``.
-    seed
-        Decides the bank of precomputed views.
-    raw
-        False if ``slides`` hold values that are normalised already: thinning is then impossible.
-    bank_bytes
-        Memory for precomputed views; data too large for it are thinned as they are drawn.
+    A view of a spot is thinned to a random one of ``depths``, the total counts of the cells on the panel; values that are
+    not ``raw`` counts cannot be. ``bank_bytes`` is memory for precomputed views; data too large for it are thinned as
+    they are drawn.
     """
 
     def __init__(
@@ -258,22 +229,9 @@ def cell_features(
     standardiser: Standardiser | None = None,
     raw: bool = True,
 ) -> tuple[Tensor, Standardiser]:
-    """Features of cells for stage C: log-normalised, standardised as one set, genes weighted.
+    """Features (n, G) of cells for stage C, and the standardiser: log-normalised, standardised as one set, genes weighted.
 
-    Parameters
-    ----------
-    cells
-        Counts on the panel (n, G).
-    panel, config
-        As for the spots.
-    standardiser
-        Statistics of the set the cells belong to; fitted on ``cells`` if None.
-    raw
-        False if ``cells`` hold values that are normalised already.
-
-    Returns
-    -------
-    (n, G) float32 features, and the standardiser.
+    A ``standardiser`` that is given holds the statistics of the set the cells belong to; otherwise it is fitted on them.
     """
     x = log_normalise(cells, panel.target) if raw else cells
     if standardiser is None:

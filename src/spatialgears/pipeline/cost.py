@@ -63,13 +63,7 @@ class Cost:
 
 
 def require_memory(cost: Cost) -> None:
-    """Refuse work that would be ended half-way for want of memory.
-
-    Raises
-    ------
-    InputError
-        If more memory is needed than the machine has, or than a limit on this process leaves.
-    """
+    """Refuse work that needs more memory than the machine has, or than a limit on this process leaves."""
     needed = cost.peak_bytes * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # all processes of this machine
     where, room = min(memory_limits().items(), key=lambda item: item[1])
     if needed > room:
@@ -95,25 +89,13 @@ def predict_cost(
 
     Time is the multiply-adds of the networks (three passes per training step; for each cell one of every member, those
     with dropout, and one per sample and half Heun step) over the speed of the cores, plus fixed costs per step, per cell
-    and per entry of the input. Memory is the larger of one training step and one pass over cells, beside the data.
-    The :class:`Coefficients` were fitted to runs on an otherwise idle machine; a busy one takes longer.
+    and per entry of the input. Memory is the larger of one training step and one pass over cells, beside the data. The
+    :class:`Coefficients` were fitted to runs on an otherwise idle machine; a busy one takes longer.
 
-    Parameters
-    ----------
-    n_spots, n_cells
-        Of all slides together; none of either: no training, or no placing.
-    n_genes
-        Size of the gene panel.
-    config
-        Decides the rest.
-    stored
-        Values of all inputs that are not zero.
-    n_slides
-        With several, how long to train is found out first.
-    wholes
-        Donors, or slides of one donor, that can be left out; by default as many as slides.
-    shared_genes
-        Of slides and cells: on whole transcriptomes the networks see a few directions instead of genes.
+    Without spots nothing is trained, without cells nothing placed. ``n_genes`` is the size of the panel, ``shared_genes``
+    of slides and cells: on whole transcriptomes the networks see a few directions instead of genes. ``stored`` counts the
+    values of all inputs that are not zero. ``wholes`` are the donors, or slides of one donor, that can be left out; by
+    default as many as slides. With several, how long to train is found out first.
     """
     c, a, g = Coefficients(), config.assembly, config.geometry
     wholes = wholes or n_slides

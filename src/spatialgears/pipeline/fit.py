@@ -64,16 +64,7 @@ def fit_model(
 ) -> Fitted:
     """Train stages A to C, evaluate on the spots that were held out, then on the cells by genes that are kept out.
 
-    Parameters
-    ----------
-    prepared
-        From :func:`spatialgears.pipeline.prepare.prepare`.
-    config
-        What decides the result.
-    checkpoint
-        Folder for resumable checkpoints; none are written when omitted.
-    progress
-        Called along the way.
+    Resumable checkpoints are written to the folder ``checkpoint`` if one is given.
     """
     require_sets(config, len(prepared.slides))
     data = "" if checkpoint is None else prepared.inputs.digest()

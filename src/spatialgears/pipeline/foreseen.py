@@ -14,13 +14,7 @@ from spatialgears.validate.donors import Donors
 
 
 def require_sets(config: Config, n_slides: int) -> None:
-    """Refuse more processes than there are minisets to share.
-
-    Raises
-    ------
-    ConfigError
-        If some would have nothing to train on.
-    """
+    """Refuse more processes than there are minisets to share: some would have nothing to train on."""
     if config.processes > (sets := config.geometry.sets(n_slides)):
         raise ConfigError(
             f"{config.processes} processes cannot share the {sets} sets of a training step.",

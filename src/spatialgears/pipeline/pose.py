@@ -110,14 +110,8 @@ def known_poses(
 ) -> list[Pose | None]:
     """The pose for each given slide, (m, 2) coordinates; None for one that the model was not fitted on.
 
-    Parameters
-    ----------
-    among_cells
-        Per training slide (n, 2): where its spots lie among the cells, from a reconstruction.
-    measured
-        Per training slide (n, 2): the same spots in the slide's own coordinates.
-    given
-        Per slide of the report (m, 2): coordinates of its spots.
+    ``among_cells`` and ``measured`` (n, 2) are spots of each training slide: where they lie among the cells of a
+    reconstruction, and in the slide's own coordinates.
     """
     found: list[Pose | None] = []
     for coords in given:

@@ -267,22 +267,10 @@ def warnings(
 ) -> list[str]:
     """Reasons not to trust a reconstruction that can be seen without the truth.
 
-    Parameters
-    ----------
-    checks
-        The self-checks.
-    morans_i
-        (G,) of the panel's genes.
-    donors
-        Of the slides that the model was fitted on.
-    outside
-        (N,) cells whose expression no slide supports.
-    unfilled
-        Share of the slides' tissue near which no cell was placed; None where the cells are too few to fill it.
-    spaced
-        Whether cells were spread over the slides' tissue (``assembly.spacing`` above 0).
-    radius90
-        (N,) 90% radii, in RMS radii of the slides.
+    ``morans_i`` (G,) is that of the panel's genes. ``outside`` (N,) marks cells whose expression no slide supports.
+    ``unfilled`` is the share of the slides' tissue near which no cell was placed; None where the cells are too few to
+    fill it. ``spaced`` says whether cells were spread over that tissue (``assembly.spacing`` above 0). ``radius90`` (N,)
+    is in RMS radii of the slides.
     """
     missed = any(check.title.startswith(MISSED_SLIDE) for check in checks)
     found = not_held_out(bool(checks), missed, donors=donors)

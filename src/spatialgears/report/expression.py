@@ -25,18 +25,9 @@ TRIED = 40  # genes whose packed size is measured to choose the bits
 
 
 class Expression(Mapping[str, np.ndarray]):
-    """Values of genes by name, (n,) float32 each; kept as one sparse matrix, made dense gene by gene.
+    """Values of genes by name, (n,) float32 each; kept as one sparse matrix (m, G), made dense gene by gene.
 
-    Parameters
-    ----------
-    names
-        Genes, in the order of the columns.
-    values
-        (m, G) values of some rows.
-    rows
-        (m,) which rows these are; the others have no value. Default: all.
-    n
-        How many rows there are in all.
+    ``rows`` (m,) says which of ``n`` rows the matrix has, by default all; the others have no value.
     """
 
     def __init__(
@@ -94,18 +85,10 @@ def pack(
     *,
     budget: int | None = None,
 ) -> Packed:
-    """Pack the genes of the drawn cells and of the slides.
+    """Pack the genes, the most important first, of the drawn cells in their ``order`` and of the slides.
 
-    Parameters
-    ----------
-    genes
-        (n,) values per cell of each gene, the most important first.
-    order
-        Rows of the cells that are drawn, in that order.
-    on_slides
-        For each slide, (m,) values per spot of some of these genes.
-    budget
-        Characters that all of it may take; default 14 million.
+    ``genes`` has values (n,) of the cells, and ``on_slides`` for each slide those (m,) of its spots, for some of the
+    genes. ``budget`` is how many characters all of it may take.
     """
     budget = BUDGET if budget is None else budget
     names = list(genes)

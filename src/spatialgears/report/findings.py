@@ -57,16 +57,8 @@ def sections(
 ) -> list[Section]:
     """A section for every analysis that can be made, and one that says what could not, and why.
 
-    Parameters
-    ----------
-    subject
-        Cells at their predicted positions, and slides.
-    profiles
-        Gives spots and cells, before and as the network sees them, for :func:`mixing`.
-    laid
-        How the cells lie on each slide, as the map shows them.
-    trusted
-        Whether the self-checks allow single positions to be read.
+    ``profiles`` gives spots and cells, before and as the network sees them, for :func:`mixing`; ``laid`` is how the cells
+    lie on each slide, as the map shows them; ``trusted`` says whether the self-checks allow single positions to be read.
     """
     jobs: list[tuple[str, Callable[[], Section]]] = []
     if len(subject.rows) < FEWEST_CELLS:

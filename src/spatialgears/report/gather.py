@@ -61,27 +61,7 @@ def report_content(
     answers: Answers | None = None,
     command: str = "",
 ) -> ReportContent:
-    """Everything the report shows.
-
-    Parameters
-    ----------
-    model, placed
-        The fitted model and where it put the cells.
-    cells, slides
-        The inputs; not modified.
-    names
-        Names of the slides and, after them, of the cells.
-    spatial_key
-        Key of ``obsm`` with the coordinates of spots.
-    types
-        Column of ``cells.obs`` with cell types; default: one that is named so, as "cell_type" is.
-    genes
-        Genes that can be searched for besides those of the panel.
-    answers
-        What a run was asked for besides the places.
-    command
-        The command that makes the result again.
-    """
+    """Everything the report shows; what the arguments are, :func:`~spatialgears.write_report` says."""
     titles = slide_titles(input_names(names, len(slides))[: len(slides)])
     title = title_of(names[len(slides)]) if len(names) > len(slides) else "cells"
     seed, checks = model.config.seed, model.fitted_.checks

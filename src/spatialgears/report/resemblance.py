@@ -14,16 +14,9 @@ FEWEST = 10  # cells of a group whose mean profile is compared
 def resembling(cells: Any, labels: pd.Categorical, spots: Any) -> pd.Categorical | None:
     """The label (m,) whose cells each spot resembles most, by expression alone; positions play no part.
 
-    Genes are standardised among the cells and among the spots, so that a group is known by what it has more of than
-    the rest. Spots are compared with the mean profile of every group of ten cells or more; None if there are fewer
-    than two.
-
-    Parameters
-    ----------
-    cells, spots
-        (n, G) and (m, G) sparse log-normalised expression of the same genes.
-    labels
-        (n,) the group of each cell.
+    Genes are standardised among the cells and among the spots, so that a group is known by what it has more of than the
+    rest. Spots are compared with the mean profile of every group of ten cells or more; None if there are fewer than two.
+    ``cells`` (n, G) and ``spots`` (m, G) are sparse log-normalised expression of the same genes.
     """
     size = np.bincount(labels.codes[labels.codes >= 0], minlength=len(labels.categories))
     (kept,) = np.nonzero(size >= FEWEST)

@@ -51,19 +51,9 @@ def verdict(
 ) -> tuple[Level, str]:
     """One word and one sentence on how far to trust the map.
 
-    The check on the cells decides. Where there is none, the worst check on held-out spots does, and nothing is called good;
-    nor where batches go with place, which no check can tell from signal.
-
-    Parameters
-    ----------
-    cells
-        The check on cells by kept-out genes.
-    spots
-        The checks on held-out spots.
-    outside
-        (n,) cells that no slide supports.
-    warnings
-        Those of the result, in words.
+    The check on the cells decides. Where there is none, the worst check on held-out spots does, and nothing is called
+    good; nor where batches go with place, which no check can tell from signal. ``outside`` (n,) marks cells that no slide
+    supports; ``warnings`` are those of the result.
     """
     level, words = _by_checks(cells, spots, outside)
     if level == "good" and any(GOES in text for text in warnings):

@@ -137,24 +137,10 @@ def require_plotly() -> None:
 
 
 def write_page(path: str | Path, content: ReportContent, *, max_cells: int = 200_000) -> Path:
-    """Write one self-contained HTML file.
+    """Write one self-contained HTML file, whose map draws at most ``max_cells``, a random sample of all.
 
-    Only the scripts written here can run in it, and it cannot reach any network: its content security policy
-    names them by their digest and forbids every connection.
-
-    Parameters
-    ----------
-    path
-        File to write; folders are made.
-    content
-        What to say.
-    max_cells
-        The map draws at most so many cells, a random sample of all; the page says so.
-
-    Returns
-    -------
-    Path
-        The file written.
+    Only the scripts written here can run in it, and it cannot reach any network: its content security policy names them
+    by their digest and forbids every connection.
     """
     data = payload(content, max_cells=max_cells)
     plotly, script = _plotly(), "\n".join(map(_asset, SCRIPTS))

@@ -87,13 +87,8 @@ class Plan:
 class ProgressView:
     """A context manager to pass as ``progress=``: called as ``view(stage, done, total, values)``.
 
-    Bars on a terminal, one line that changes in a notebook, otherwise a plain line now and then. Everything goes to
-    standard error or the notebook, so that standard output holds results only.
-
-    Parameters
-    ----------
-    every
-        Least number of seconds between two plain lines of one stage.
+    Bars on a terminal, one line that changes in a notebook, otherwise a plain line of each stage at most ``every`` so
+    many seconds. Everything goes to standard error or the notebook, so that standard output holds results only.
     """
 
     def __init__(self, *, every: float = 10.0) -> None:
@@ -207,12 +202,7 @@ def is_watched() -> bool:
 def shown(progress: Progress | bool | None, plan: Mapping[str, float] | None = None) -> Iterator[Progress]:
     """The callback itself; for True, one that shows the progress; for None, the same if someone can watch.
 
-    Parameters
-    ----------
-    progress
-        A callback, or whether to show.
-    plan
-        Expected seconds of each stage: a view shows how far the whole has come, too.
+    ``plan`` has the expected seconds of each stage: a view shows how far the whole has come, too.
     """
     if progress is None:
         from spatialgears.runtime.processes import is_first

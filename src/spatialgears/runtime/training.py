@@ -135,27 +135,11 @@ def train(
     checkpoint: Path | None = None,
     progress: Progress = silent,
 ) -> History:
-    """Train a phase, from its checkpoint where there is one, and return its history.
+    """Train a phase, from its checkpoint in that folder where there is one, and return its history.
 
     The random numbers of a step depend on the seed, the phase and the step alone, so an interrupted run continues from
-    its checkpoint bit for bit (with ``16-mixed`` nearly so: the scale of the loss starts anew).
-
-    Parameters
-    ----------
-    phase
-        What to train.
-    fabric
-        The engine.
-    config
-        Its ``precision`` decides whether gradients are scaled.
-    checkpoint
-        Folder for a resumable file; none is written when omitted.
-    progress
-        Called after every step as ``progress(title, done, total, losses)``.
-
-    Returns
-    -------
-    Every weighted loss, ``loss`` and, with ``rate``, ``lr`` beside ``step``, as means over windows of steps; and each score
+    its checkpoint bit for bit (with ``16-mixed`` nearly so: the scale of the loss starts anew). The history has every
+    weighted loss, ``loss`` and, with ``rate``, ``lr`` beside ``step``, as means over windows of steps; and each score
     beside ``<first score>_step``.
     """
     wrapped, optimizer = fabric.setup(phase.objective, phase.optimizer)

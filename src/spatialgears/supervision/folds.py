@@ -39,18 +39,8 @@ class Folds:
     ) -> Folds:
         """Draw the folds of slides with so many spots each.
 
-        Parameters
-        ----------
-        sizes
-            Spots of each slide.
-        crossfit
-            Cross-fitted models.
-        left_out
-            Models that each leave out a whole donor or slide.
-        seed
-            The seed of the run.
-        wholes
-            What each slide is left out with, numbered from 0; by default itself alone.
+        ``crossfit`` is the number of cross-fitted models, ``left_out`` of those that each leave out a whole donor or
+        slide. ``wholes`` says what each slide is left out with, numbered from 0; by default itself alone.
         """
         n_spots = sum(sizes)
         order = torch.randperm(n_spots, generator=torch_rng(child_seed(seed, "geometry"), "folds")).numpy()

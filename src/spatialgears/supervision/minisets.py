@@ -42,19 +42,12 @@ class PairedMinisets:
 class MinisetSampler:
     """Draws minisets of n spots around a centre c with p(i | c) proportional to exp(-distance / tau).
 
-    A draw without replacement is the n largest values of log p + Gumbel noise, for all sets of a batch at once. Only one row
-    of distances per set is held, so memory and time are linear in the spots of the largest slide.
+    A draw without replacement is the n largest values of log p + Gumbel noise, for all sets of a batch at once. Only one
+    row of distances per set is held, so memory and time are linear in the spots of the largest slide.
 
-    Parameters
-    ----------
-    slides
-        Canonical coordinates of each slide, (n_spots, 2).
-    config
-        Sizes, and the pool of candidates around a centre. The size n is drawn once per batch, so that sets are padded only
-        where a slide is small.
-    keep
-        Spots that may be drawn, (all spots,) booleans over the slides in order; all when omitted. A slide with fewer than
-        three is skipped.
+    ``slides`` are canonical coordinates (n_spots, 2). The size n is drawn once per batch, so that sets are padded only
+    where a slide is small. ``keep`` marks the spots that may be drawn, over the slides in order; a slide with fewer than
+    three is skipped.
     """
 
     def __init__(

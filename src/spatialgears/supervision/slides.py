@@ -22,19 +22,9 @@ class Frame:
 
 
 def canonicalise(coords: np.ndarray) -> tuple[np.ndarray, Frame]:
-    """Centre a slide and scale it to unit RMS radius, so that slides of any unit and size are comparable.
+    """Centre a slide's coordinates (n, 2) and scale them to unit RMS radius; and the frame that maps them back.
 
-    Parameters
-    ----------
-    coords
-        Spot coordinates, (n, 2), in any unit.
-
-    Returns
-    -------
-    coords
-        Canonical coordinates, (n, 2), float64.
-    frame
-        Maps canonical coordinates back to the slide.
+    So slides of any unit and size are comparable.
     """
     coords = np.asarray(coords, dtype=np.float64)
     if coords.ndim != 2 or coords.shape[1] != 2 or len(coords) < 3:

@@ -219,20 +219,10 @@ def validate_cells(
     normalised: bool = False,
     name: str = "the cells",
 ) -> tuple[sparse.csr_matrix, np.ndarray, list[str]]:
-    """Check cells against the genes a fitted model knows, which they may lack a few of.
+    """Check cells against the genes (G,) a fitted model knows, which they may lack a few of by weight.
 
-    Parameters
-    ----------
-    cells
-        The cells; not modified.
-    genes, weights
-        (G,) the model's genes and how much each weighs.
-    rows, layer, normalised, name
-        As for :func:`validate_inputs`.
-
-    Returns
-    -------
-    Counts (N, G) on the model's genes, zero where missing; which genes are missing (G,); and warnings.
+    Counts (N, G) on the model's genes, zero where missing; which genes are missing (G,); and warnings. Other arguments
+    are as for :func:`validate_inputs`.
     """
     _check_types([cells], [name], n_slides=0)
     matrix, var = values.values_of(cells, layer, name)

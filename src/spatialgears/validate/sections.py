@@ -142,16 +142,8 @@ def split_slides(
 ) -> tuple[list[AnnData], list[str], Sequence[str] | None]:
     """The sections of every slide as slides of their own, what to call them, and their donors; inputs are not modified.
 
-    Parameters
-    ----------
-    slides, names
-        Slides, and what each is called.
-    by
-        None to leave all as they are; a column of ``.obs`` that names sections; or "auto".
-    spatial_key
-        Key of ``.obsm`` with the coordinates of spots.
-    donors
-        The donor of each slide, which is that of all its sections.
+    ``by`` is None to leave all as they are, a column of ``.obs`` that names sections, or "auto". The donor of a slide is
+    that of all its sections.
     """
     found: list[AnnData] = []
     called: list[str] = []
