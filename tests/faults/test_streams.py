@@ -8,12 +8,14 @@ import os
 import resource
 import subprocess
 import sys
+import warnings
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from spatialgears.cli.app import main
 from spatialgears.errors import GearsError, InputError, RunError
 from spatialgears.io import read, write_h5ad
 from spatialgears.runtime.progress import ProgressView
@@ -182,7 +184,7 @@ def test_a_path_that_is_not_utf8_gets_its_report(small_model, small_result, smal
     assert "\\udcff" in (folder / "report.html").read_text()
 
 
-def test_control_characters_are_written_out(caplog, tmp_path, capsys):
+def test_control_characters_are_written_out(caplog, tmp_path, capsys, monkeypatch):
     hostile = "\x1b[2J\x07name\u202e\r"
     assert plain(f"a\tb\n{hostile}") == "a\tb\n\\x1b[2J\\x07name\\u202e\\r"
     for error in (GearsError(hostile), RunError(hostile), InputError(hostile, hostile)):
@@ -194,6 +196,10 @@ def test_control_characters_are_written_out(caplog, tmp_path, capsys):
     )
     ProgressView().tell(hostile)
     assert "\\x1b[2J" in capsys.readouterr().err
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert "\\x1b[2J" in warnings.formatwarning(hostile, UserWarning, "file.py", 1)
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])

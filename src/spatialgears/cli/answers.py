@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,6 @@ Table = Annotated[
         "--output", "--out", "-o", metavar="FILE", help="The file to write: .h5ad, or .csv for a table."
     ),
 ]
-_READ = {".h5ad": "an .h5ad file", ".csv": "a table"}
 
 
 def transfer(
@@ -51,10 +51,7 @@ def transfer(
     before = set(placed.obs)
     transfer_labels(placed, slide, key, least=least, basis=basis, spatial_key=spatial_key)
     added = placed.obs[[name for name in placed.obs if name not in before or name.startswith(f"gears_{key}")]]
-    if out.suffix == ".csv":
-        _write_table(out, added.rename_axis("cell"))
-    else:
-        _write(out, placed)
+    _write(out, placed, lambda: added.rename_axis("cell"))
     found = added.iloc[:, 0]
     if hasattr(found, "cat"):
         counts = found.value_counts()
@@ -164,7 +161,7 @@ def _read(
 ) -> tuple[AnnData, AnnData, str | None]:
     """Placed cells, the slide, and the key of the cells' places on it, where a run has laid them there."""
     options.check_paths([cells, st])
-    options.require_output(out, list(_READ), [cells, st], overwrite=overwrite)
+    options.require_output(out, [".h5ad", ".csv"], [cells, st], overwrite=overwrite)
     from spatialgears.analysis.lookup import slide_key
     from spatialgears.io import read
 
@@ -190,28 +187,28 @@ def _totals(text: str | None) -> Any:
         return text
 
 
-def _write(out: Path, adata: AnnData) -> None:
+def _write(out: Path, adata: AnnData, table: Callable[[], Any]) -> None:
+    """The AnnData, or for a .csv file the table, which is made only then."""
     from spatialgears.io import write_h5ad
-
-    write_h5ad(adata, out)
-
-
-def _write_table(out: Path, table: Any) -> None:
     from spatialgears.runtime.files import write_atomic
     from spatialgears.text import not_a_formula
 
-    table.index = table.index.map(lambda name: not_a_formula(str(name)))
-    write_atomic(out, table.to_csv())
+    if out.suffix == ".csv":
+        frame = table()
+        frame.index = frame.index.map(lambda name: not_a_formula(str(name)))
+        write_atomic(out, frame.to_csv())
+    else:
+        write_h5ad(adata, out)
 
 
 def _write_spots(out: Path, found: AnnData) -> None:
     """Spots with values: an AnnData, or a table of spot, x, y and a column each."""
-    if out.suffix != ".csv":
-        found.uns.setdefault("gears", {"of": "spots"})
-        _write(out, found)
-        return
-    table = found.to_df()
-    x, y = found.obsm["spatial"].T
-    table.insert(0, "x", x)
-    table.insert(1, "y", y)
-    _write_table(out, table.rename_axis("spot"))
+    found.uns.setdefault("gears", {"of": "spots"})
+
+    def table() -> Any:
+        frame = found.to_df()
+        for i, name in enumerate("xy"):
+            frame.insert(i, name, found.obsm["spatial"][:, i])
+        return frame.rename_axis("spot")
+
+    _write(out, found, table)

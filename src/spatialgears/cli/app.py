@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -42,22 +42,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (
-    demo,
-    check,
-    run,
-    fit,
-    reconstruct,
-    report,
-    transfer,
-    impute,
-    abundance,
-    export,
-    evaluate,
-    simulate,
-    bench,
-)
-for command in COMMANDS:
+_ANSWERS = (transfer, impute, abundance, export)
+for command in (demo, check, run, fit, reconstruct, report, *_ANSWERS, evaluate, simulate, bench):
     app.command(cls=Command)(command)
 
 
@@ -92,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ["MPLBACKEND"] = "Agg"
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads sleep: runs side by side do not stall
     _open_closed_streams()
+    warnings.formatwarning = lambda *given, **named: plain(
+        _FORMAT(*given, **named)
+    )  # names may steer a terminal
     for stream in (sys.stdout, sys.stderr):  # names may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -105,11 +94,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         raise SystemExit(_explain(error, as_json="--json" in given)) from None
-
-
-def _plain_warning(*given: Any, **named: Any) -> str:
-    """A warning of a library as Python shows it, without control characters of the names it quotes."""
-    return plain(_FORMAT(*given, **named))
 
 
 def _open_closed_streams() -> None:

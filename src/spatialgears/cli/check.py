@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -61,16 +62,7 @@ def _show(report: CheckReport) -> None:
         f"Inputs (medians of {values} and genes are of the genes in every input)",
         ["input", "what", "n", "genes", f"{values} each", "genes each", "empty", "spacing"],
         [
-            [
-                one.name,
-                "cells" if one is report.cells else "spots",
-                one.observations,
-                one.genes,
-                one.depth,
-                one.detected,
-                one.empty,
-                one.spacing,
-            ]
+            [one.name, "cells" if one is report.cells else "spots", *list(asdict(one).values())[1:]]
             for one in everything
         ],
     )

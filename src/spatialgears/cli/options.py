@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,179 +30,84 @@ TABLES = (b"cell,gears_", b"spot,x,y,", b"Barcode,", b"cell_id,group")
 #: Bytes that the libraries take: of address space, and of data.
 LEAST_ROOM = {"-v": 2.0e9, "-d": 1.0e9}
 
+
+def _option(panel: str, flag: str, what: str | None, text: str, **more: Any) -> Any:
+    """An option in a panel of the help; ``what`` to put there, None for a flag."""
+    return typer.Option(flag, metavar=what, rich_help_panel=panel, help=text, **more)
+
+
+_input, _config, _answer = (partial(_option, panel) for panel in (_INPUT, _CONFIG, _ANSWERS))
+
 St = Annotated[
     list[str],
-    typer.Option(
-        "--st",
-        metavar="PATH",
-        rich_help_panel=_INPUT,
-        help="A slide: .h5ad, .zarr, 10x .h5 or folder, Space Ranger folder, .csv; once per slide.",
+    _input(
+        "--st", "PATH", "A slide: .h5ad, .zarr, 10x .h5 or folder, Space Ranger folder, .csv; once per slide."
     ),
 ]
-Sc = Annotated[
-    str | None, typer.Option("--sc", metavar="PATH", rich_help_panel=_INPUT, help="The cells to place.")
-]
+Sc = Annotated[str | None, _input("--sc", "PATH", "The cells to place.")]
 Donor = Annotated[
     list[str] | None,
-    typer.Option(
+    _input(
         "--donor",
-        metavar="NAME",
-        rich_help_panel=_INPUT,
-        help="The donor of a slide, once per --st and in their order; the same name for slides of one donor. By default as "
+        "NAME",
+        "The donor of a slide, once per --st and in their order; the same name for slides of one donor. By default as "
         "the slide says (donor in .uns or .obs), and otherwise each slide is a donor of its own.",
     ),
 ]
 From = Annotated[
     str | None,
-    typer.Option(
+    _input(
         "--cells-from",
-        metavar="same-donor|other-donor",
-        rich_help_panel=_INPUT,
-        help="Whether the cells are of a donor of the slides: radii are wider for another. Not known counts as another, "
+        "same-donor|other-donor",
+        "Whether the cells are of a donor of the slides: radii are wider for another. Not known counts as another, "
         "unless donor in the cells' .uns or .obs tells.",
     ),
 ]
-Layer = Annotated[
-    str | None,
-    typer.Option(
-        "--layer",
-        metavar="NAME",
-        rich_help_panel=_INPUT,
-        help="Layer with the counts, or raw, or X (the default).",
-    ),
-]
-ScLayer = Annotated[
-    str | None,
-    typer.Option(
-        "--sc-layer", metavar="NAME", rich_help_panel=_INPUT, help="The same for the cells, where it differs."
-    ),
-]
+Layer = Annotated[str | None, _input("--layer", "NAME", "Layer with the counts, or raw, or X (the default).")]
+ScLayer = Annotated[str | None, _input("--sc-layer", "NAME", "The same for the cells, where it differs.")]
 StGenes = Annotated[
-    str | None,
-    typer.Option(
-        "--st-genes",
-        metavar="COLUMN",
-        rich_help_panel=_INPUT,
-        help="Column of .var that names the slides' genes.",
-    ),
+    str | None, _input("--st-genes", "COLUMN", "Column of .var that names the slides' genes.")
 ]
-ScGenes = Annotated[
-    str | None,
-    typer.Option(
-        "--sc-genes",
-        metavar="COLUMN",
-        rich_help_panel=_INPUT,
-        help="Column of .var that names the cells' genes.",
-    ),
-]
+ScGenes = Annotated[str | None, _input("--sc-genes", "COLUMN", "Column of .var that names the cells' genes.")]
 Coordinates = Annotated[
     list[str] | None,
-    typer.Option(
+    _input(
         "--coordinates",
-        metavar="TABLE|X,Y",
-        rich_help_panel=_INPUT,
-        help="Table of barcode, x, y, or two columns of .obs (x,y); once for all slides or once per slide "
+        "TABLE|X,Y",
+        "Table of barcode, x, y, or two columns of .obs (x,y); once for all slides or once per slide "
         "(- for one that has its own).",
     ),
 ]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        "--split",
-        metavar="COLUMN|auto",
-        rich_help_panel=_INPUT,
-        help="Take each section in a file of several as a slide of its own: by a column of .obs, or auto.",
-    ),
-]
-Types = Annotated[
-    str | None,
-    typer.Option(
-        "--types",
-        metavar="COLUMN",
-        rich_help_panel=_INPUT,
-        help="Column of the cells' .obs with cell types, for the report; by default one named so, like cell_type.",
-    ),
-]
-Genes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--genes",
-        metavar="GENE,...",
-        rich_help_panel=_INPUT,
-        help="Genes that the report can show besides those the model uses; repeatable.",
-    ),
-]
-Regions = Annotated[
-    str | None,
-    typer.Option(
-        "--regions",
-        metavar="COLUMN",
-        rich_help_panel=_ANSWERS,
-        help="Column of the slides' .obs with regions or layers: gives each cell its region, with a probability.",
-    ),
-]
-Impute = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--impute",
-        metavar="GENE,...",
-        rich_help_panel=_ANSWERS,
-        help="Genes of the cells to predict at the spots, written to imputed.h5ad; repeatable.",
-    ),
-]
-Abundance = Annotated[
-    bool,
-    typer.Option(
-        "--abundance",
-        rich_help_panel=_ANSWERS,
-        help="Count cells of each type (--types) at the spots, written to abundance.h5ad.",
-    ),
-]
-SpatialKey = Annotated[
-    str,
-    typer.Option(
-        "--spatial-key", metavar="KEY", rich_help_panel=_INPUT, help="Key of .obsm with the coordinates."
-    ),
-]
+_SPLIT = "Take each section in a file of several as a slide of its own: by a column of .obs, or auto."
+Split = Annotated[str | None, _input("--split", "COLUMN|auto", _SPLIT)]
+_TYPES = "Column of the cells' .obs with cell types, for the report; by default one named so, like cell_type."
+Types = Annotated[str | None, _input("--types", "COLUMN", _TYPES)]
+_GENES = "Genes that the report can show besides those the model uses; repeatable."
+Genes = Annotated[list[str] | None, _input("--genes", "GENE,...", _GENES)]
+_REGIONS = (
+    "Column of the slides' .obs with regions or layers: gives each cell its region, with a probability."
+)
+Regions = Annotated[str | None, _answer("--regions", "COLUMN", _REGIONS)]
+_IMPUTE = "Genes of the cells to predict at the spots, written to imputed.h5ad; repeatable."
+Impute = Annotated[list[str] | None, _answer("--impute", "GENE,...", _IMPUTE)]
+_ABUNDANCE = "Count cells of each type (--types) at the spots, written to abundance.h5ad."
+Abundance = Annotated[bool, _answer("--abundance", None, _ABUNDANCE)]
+SpatialKey = Annotated[str, _input("--spatial-key", "KEY", "Key of .obsm with the coordinates.")]
 Transpose = Annotated[
     bool,
-    typer.Option(
+    _input(
         "--transpose",
-        rich_help_panel=_INPUT,
-        help="Tables of counts have genes in rows. Needed only where no slide is given, or names of spots or genes do not "
+        None,
+        "Tables of counts have genes in rows. Needed only where no slide is given, or names of spots or genes do not "
         "show it.",
     ),
 ]
-Normalised = Annotated[
-    bool,
-    typer.Option("--normalised", rich_help_panel=_INPUT, help="Accept values that are not counts."),
-]
-
-
-def _preset(unless_named: str) -> Any:
-    return typer.Option(
-        "--preset",
-        metavar="NAME",
-        rich_help_panel=_CONFIG,
-        show_default=False,
-        help=f"quick, default or paper; {unless_named} if none is named.",
-    )
-
-
-Preset = Annotated[str | None, _preset("default")]
-DemoPreset = Annotated[str | None, _preset("quick")]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", rich_help_panel=_CONFIG, help="JSON file with the values that differ."
-    ),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="STAGE.KEY=VALUE", rich_help_panel=_CONFIG, help="Set one value; repeatable."
-    ),
-]
+Normalised = Annotated[bool, _input("--normalised", None, "Accept values that are not counts.")]
+_PRESET = "quick, default or paper; {} if none is named."
+Preset = Annotated[str | None, _config("--preset", "NAME", _PRESET.format("default"), show_default=False)]
+DemoPreset = Annotated[str | None, _config("--preset", "NAME", _PRESET.format("quick"), show_default=False)]
+ConfigFile = Annotated[Path | None, _config("--config", "FILE", "JSON file with the values that differ.")]
+Set = Annotated[list[str] | None, _config("--set", "STAGE.KEY=VALUE", "Set one value; repeatable.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result of gears.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, and nothing else, to standard output.")]
 
@@ -396,7 +302,10 @@ def read_inputs(
         )
         for path, place in zip(st, places, strict=True)
     ]
-    names = _short([*st, *([] if sc is None else [sc])])
+    paths = [*st, *([] if sc is None else [sc])]
+    names = [Path(path).name for path in paths]
+    if len(set(names)) < len(names):  # files of the same name are told apart by their paths
+        names = paths
     slides, titles, donors = split_slides(
         slides, names[: len(st)], how.split, spatial_key=how.spatial_key, donors=how.donors
     )
@@ -406,22 +315,12 @@ def read_inputs(
         cells = read(
             sc, layer=how.sc_layer or how.layer, genes=how.sc_genes, transpose=how.transpose, backed=large
         )
-        if is_table(Path(sc)) and slides and _genes_in_rows(cells, slides[0]):
+        genes = slides[0].var_names if slides else cells.var_names
+        turned = len(genes.intersection(cells.obs_names)) > len(genes.intersection(cells.var_names))
+        if is_table(Path(sc)) and slides and turned:
             typer.echo(f"{sc} has genes in rows: it was turned.", err=True)
             cells = cells.T.copy()
     return Inputs(slides, cells, [*titles, *names[len(st) :]], donors)
-
-
-def _genes_in_rows(cells: AnnData, slide: AnnData) -> bool:
-    """Whether the rows of a table have more names of the slide's genes than its columns."""
-    genes = slide.var_names
-    return len(genes.intersection(cells.obs_names)) > len(genes.intersection(cells.var_names))
-
-
-def _short(paths: Sequence[str]) -> list[str]:
-    """The names of files alone where these are told apart by them."""
-    names = [Path(path).name for path in paths]
-    return names if len(set(names)) == len(names) else list(paths)
 
 
 def _places(text: str | None) -> str | list[str] | None:
