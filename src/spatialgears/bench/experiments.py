@@ -51,7 +51,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "filling": Experiment("accuracy and spacing by strength of even filling", _BY_SEED, filling.run),
     "cell-check": Experiment(
         "whether the check on cells by kept-out genes predicts accuracy, beside the check on held-out spots",
-        ONE_PRESET | {"task"},
+        _BY_SEED | {"task"},
         cell_check.run,
     ),
     "kept-out-genes": Experiment(
