@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.spatial import KDTree
 
 import spatialgears as sg
 from spatialgears.analysis import lookup
@@ -194,6 +195,17 @@ def test_a_slide_of_another_tissue_is_refused(planted, named):
         sg.tl.transfer(planted, named, "island")
 
 
-def test_values_that_are_not_counts_work_with_cells_that_are(planted, named):
-    named.X = sparse.csr_matrix(np.sqrt(named.X.toarray()) * 0.37)
-    assert sg.tl.impute(planted, named).uns["gears_impute"]["score"] > 0.1
+def test_genes_are_read_on_the_scale_of_the_slide(make_planted, named):
+    """Values other than counts may be linear, as intensities are: sums over cells of which few express a gene strongly."""
+    cells, rng = make_planted(1200), np.random.default_rng(0)
+    cells.X = sparse.csr_matrix(
+        rng.poisson(cells.X.toarray() * rng.lognormal(0, 1.5, cells.shape)).astype(np.float32)
+    )
+    near = KDTree(cells.obsm["X_gears"]).query(named.obsm["spatial"], 8)[1]
+    summed = cells.X.toarray()[near].mean(1)
+    read = {}
+    for scale, values in {"linear": 0.37 * summed, "log": np.log1p(cells.X.toarray())[near].mean(1)}.items():
+        named.X = sparse.csr_matrix(values.astype(np.float32))
+        read[scale] = sg.tl.impute(cells, named).uns["gears_impute"]
+    assert not read["linear"]["logged"] and read["log"]["logged"]
+    assert min(one["score"] for one in read.values()) > 0.1

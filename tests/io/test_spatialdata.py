@@ -58,6 +58,47 @@ def test_places_are_those_of_the_shapes_whatever_their_order(spots, tmp_path):
 
 
 @LIBRARIES
+@pytest.mark.parametrize("scales", [None, [2]], ids=["one resolution", "two resolutions"])
+def test_the_image_under_the_spots_comes_along_in_their_axes(spots, tmp_path, scales):
+    """Whatever its transformation: here a quarter turn, scaled and shifted. A table with places of its own gets it, too."""
+    import spatialdata
+    from spatialdata.models import Image2DModel
+    from spatialdata.transformations import Affine, Identity, set_transformation
+
+    from spatialgears.plotting.tissue import tissue_of
+
+    slide = spots[:40].copy()
+    slide.obsm["spatial"] = np.random.default_rng(0).uniform(20, 180, (40, 2))
+    slide.obsm["spatial"][0] = 50, 120
+    sdata = to_spatialdata(slide, key="spatial", name="spots")
+    set_transformation(sdata["spots"], Identity(), "global")
+    pixels = np.full((3, 100, 110), 200, np.uint8)
+    turned = np.array([[0, -2.0, 200], [2.0, 0, -10], [0, 0, 1]])  # x = 200 - 2 row, y = 2 column - 10
+    pixels[:, 75, 65] = 10, 20, 30
+    pixels[:, 74:77, 64:67] = pixels[:, 75:76, 65:66]
+    image = Image2DModel.parse(
+        pixels,
+        dims=("c", "y", "x"),
+        scale_factors=scales,
+        transformations={"global": Affine(turned, ("x", "y"), ("x", "y"))},
+    )
+    whole = spatialdata.SpatialData(
+        images={"he": image}, shapes={"spots": sdata["spots"]}, tables={"table": sdata["spots_table"]}
+    )
+    whole.write(tmp_path / "slide.zarr")
+    behind = tissue_of(read(tmp_path / "slide.zarr"))
+    x, y = 200 - 2 * 75.5, 2 * 65.5 - 10
+    row, column = int(y * behind.scale), int(x * behind.scale)
+    np.testing.assert_array_equal(behind.image[row, column], [10, 20, 30])
+    assert (behind.image[row - 12, column] == 200).all()
+    moved = whole["table"].copy()
+    moved.obsm["spatial"] = moved.obsm["spatial"] * 3  # places in other units: the image does not fit them
+    whole.tables["table"] = moved
+    whole.write(tmp_path / "moved.zarr")
+    assert tissue_of(read(tmp_path / "moved.zarr")).image is None
+
+
+@LIBRARIES
 def test_result_as_spatialdata(small_result, small_tissue):
     sdata = to_spatialdata(small_result.to_adata(small_tissue.cells, copy=True))
     assert sdata.coordinate_systems == ["gears"]

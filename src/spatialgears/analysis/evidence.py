@@ -71,6 +71,8 @@ class Settings:
         Share of a cell's profile that is taken from similar cells.
     spread
         Whether a weight is shared with the nearest spots.
+    logged
+        Whether genes are read as logs, or as the normalised counts themselves.
     score
         Mean correlation over kept-out genes; NaN if it was not measured.
     """
@@ -79,11 +81,12 @@ class Settings:
     place: float = 0.03
     similar: float = 0.6
     spread: bool = True
+    logged: bool = True
     score: float = float("nan")
 
     def figures(self) -> dict[str, float | bool]:
         """By name, for ``uns``."""
-        names = ("likeness", "place", "similar", "spread", "score")
+        names = ("likeness", "place", "similar", "spread", "logged", "score")
         return {name: getattr(self, name) for name in names}
 
 
@@ -107,6 +110,8 @@ class Evidence:
         (N, N) the mean over the most similar cells of each.
     depth, target
         (N,) counts of each cell, and the depth they were scaled to; no depth if cells or spots have none.
+    unlike
+        Whether the cells have counts and the slide has other values.
     checked
         Correlation of kept-out genes with the slides that the model's own check on cells found, placing them anew without
         these genes.
@@ -127,6 +132,7 @@ class Evidence:
     similar: sparse.csr_matrix
     depth: NDArray[np.float64] | None = None
     target: float = 1e4
+    unlike: bool = False
     checked: float | None = None
     explained: float | None = None
     laid: NDArray[np.float64] | None = None
@@ -286,6 +292,7 @@ def gather(
         similar=similar_cells(logged, kept, seed=seed),
         depth=None if counted is None else depth,
         target=target,
+        unlike=depth is not None and counted is None,
         checked=_checked(adata),
         explained=explained,
         laid=laid,
@@ -322,6 +329,8 @@ def choose(
             )
             found = trial.better(found, [replace(found, similar=share) for share in SHARE])
             found = trial.better(found, [replace(found, spread=spread) for spread in (True, False)])
+            if evidence.unlike:  # the slide's values may be linear, as intensities are
+                found = trial.better(found, [replace(found, logged=logged) for logged in (True, False)])
     else:
         some = [one for one in PREFERRED if one in strengths] or strengths
         tried = [trial.scored(Settings(*one, spread=False)) for one in some]
@@ -412,7 +421,8 @@ class Trial:
                 distance = self.distance if settings.place else None
                 weights = weighed(settings, cosine, distance, self.sharing)
                 mass = np.maximum(weights.sum(0), 1e-30)[:, None]
-                found[:, mine] = (weights.T @ self.values[:, mine]) / mass
+                values = self.values[:, mine]
+                found[:, mine] = weights.T @ (values if settings.logged else np.expm1(values)) / mass
         return found
 
     def _cosines(self, similar: float) -> list[NDArray[np.float32]]:

@@ -46,9 +46,10 @@ def impute(
     """Predict genes at the spots of a slide from the cells, and say how far each gene is to be believed.
 
     The value at a spot is the mean of the cells' log-normalised expression, weighted by
-    :func:`spatialgears.tl.spot_weights`. Genes that the slide has are predicted without themselves, and their correlation with
-    the slide is their score, less what the model's check on cells shows that places know of genes they were made with. The
-    score of a gene that the slide lacks is what genes as well detected and as reliable reach.
+    :func:`spatialgears.tl.spot_weights`. Where the slide has values other than counts, such as intensities, it is the mean of
+    normalised counts if kept-out genes follow the slide better so. Genes that the slide has are predicted without themselves,
+    and their correlation with the slide is their score, less what the model's check on cells shows that places know of genes
+    they were made with. The score of a gene that the slide lacks is what genes as well detected and as reliable reach.
 
     Parameters
     ----------
@@ -66,7 +67,8 @@ def impute(
     Returns
     -------
     AnnData (spots or places, genes)
-        ``X`` float32, log-normalised expression; missing where no cell is near. ``obsm["spatial"]``.
+        ``X`` float32, log-normalised expression, or normalised counts where ``uns["gears_impute"]["logged"]`` is False; missing
+        where no cell is near. ``obsm["spatial"]``.
         ``obs["gears_cells"]``: how many cells the prediction rests on.
         ``var["score"]``: correlation with the slide over spots, measured for a gene that was kept out, expected for others.
         ``var["measured"]``: whether the score was measured. ``var["detected"]``: share of the cells that show the gene.
@@ -98,8 +100,18 @@ def impute(
     names = lookup.gene_names(cells, layer, "cells")
     weights = matrix(evidence, settings, seed=seed)
     reader = Reader.of(weights, seed=seed)
-    values, reliable = reader.read(evidence.logged, columns)
-    table = _scores(evidence, settings, reader, names, columns=columns, reliable=reliable, seed=seed)
+    expression = evidence.logged if settings.logged else evidence.logged.expm1()
+    values, reliable = reader.read(expression, columns)
+    table = _scores(
+        evidence,
+        settings,
+        reader,
+        names,
+        expression=expression,
+        columns=columns,
+        reliable=reliable,
+        seed=seed,
+    )
     mass, coords = np.asarray(weights.sum(0)).ravel(), evidence.coords
     obs = pd.DataFrame({"gears_cells": mass}, index=slide.obs_names)
     if at is not None:
@@ -156,6 +168,7 @@ def _scores(
     reader: Reader,
     names: NDArray[Any],
     *,
+    expression: sparse.csr_matrix,
     columns: NDArray[np.int64],
     reliable: NDArray[np.float64],
     seed: int,
@@ -169,9 +182,7 @@ def _scores(
     if not np.isfinite(own).all():
         some = np.arange(0, len(r), -(-len(r) // LEARNT))  # from the most spatial to the least
         known = evidence.columns[trial.genes[some]]
-        describe = np.column_stack(
-            [np.ones(len(some)), reader.read(evidence.logged, known)[1], detected[known]]
-        )
+        describe = np.column_stack([np.ones(len(some)), reader.read(expression, known)[1], detected[known]])
         slope = np.linalg.lstsq(describe, r[some], rcond=None)[0]
         expected = np.column_stack([np.ones(len(columns)), reliable, detected[columns]]) @ slope
         expected = np.clip(expected, r.min(), r.max())

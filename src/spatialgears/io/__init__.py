@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -440,10 +441,24 @@ def _read_zarr(path: Path, room: Room, table: str | None, *, backed: bool) -> An
             else "Write it again with its tables.",
         )
     adata = _open_zarr(path / group / (table or names[0]), room, backed=backed)
-    if "spatial" in adata.obsm or not adata.uns.get("spatialdata_attrs"):
+    if not adata.uns.get("spatialdata_attrs") or ("spatial" in adata.obsm and not _has_images(store)):
         return adata
-    # the table has no places of its own: they are those of the shapes it annotates
-    return from_spatialdata(open_store(path), table=table or names[0])
+    if (
+        "spatial" not in adata.obsm
+    ):  # the table has no places of its own: they are those of the shapes it annotates
+        return from_spatialdata(open_store(path), table=table or names[0])
+    try:
+        placed = from_spatialdata(open_store(path), table=table or names[0])
+    except Exception as error:  # the spots are there, and only the image is not
+        log.warning("the images of %s are left out: %s", path, error)
+        return adata
+    if "spatial" in placed.uns and np.allclose(adata.obsm["spatial"], placed.obsm["spatial"], rtol=1e-3):
+        adata.uns["spatial"] = placed.uns["spatial"]
+    return adata
+
+
+def _has_images(store: Any) -> bool:
+    return "images" in store and bool(list(store["images"])) and find_spec("spatialdata") is not None
 
 
 def take_layer(adata: AnnData, layer: str | None, name: str) -> AnnData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from spatialdata import SpatialData
 
+logger = logging.getLogger(__name__)
+MOST_PIXELS = 2000  # of a side of an image that is taken
 #: Name of the coordinate system reconstructed cells lie in: it has nothing to do with that of any slide.
 SYSTEM = "gears"
 #: Columns of ``obs`` that tie a row to its circle; named so that no column of the user's is lost.
@@ -42,7 +45,8 @@ def from_spatialdata(
     -------
     AnnData
         A copy of the table. ``obsm["spatial"]`` holds the centres of the shapes or points that the table annotates; where
-        it annotates none, what ``obsm`` held already is kept.
+        it annotates none, what ``obsm`` held already is kept. ``uns["spatial"]`` holds the image in which they lie, turned
+        and scaled to their coordinates, where there is one and the table has none of its own.
 
     Examples
     --------
@@ -65,7 +69,32 @@ def from_spatialdata(
     adata = sdata.tables[chosen].copy()
     if adata.uns.get("spatialdata_attrs"):
         adata.obsm["spatial"] = _centres(sdata, adata, chosen, coordinate_system)
+        add_image(adata, sdata, coordinate_system)
     return adata
+
+
+def add_image(adata: AnnData, sdata: SpatialData, system: str = "global") -> None:
+    """Write the image under the spots to ``uns["spatial"]`` as scanpy keeps it, in axes of ``obsm["spatial"]``.
+
+    Of several images, and of the levels of one, the smallest that is fine enough is taken.
+    """
+    if "spatial" in adata.uns:
+        return
+    places = np.asarray(adata.obsm["spatial"], dtype=np.float64)[:, :2]
+    found = [one for name in sdata.images for one in _levels(sdata.images[name], name, system)]
+    found = [one for one in found if _covers(one, places)]
+    if not found:
+        return
+    enough = [one for one in found if max(one[1].shape[1:]) >= MOST_PIXELS]
+    name, image, matrix = (
+        min(enough, key=lambda one: one[1].size) if enough else max(found, key=lambda one: one[1].size)
+    )
+    with _quiet():
+        pixels, scale = _resampled(image, matrix, 1.02 * places.max(0))
+    logger.info("image %s lies under the spots", name)
+    adata.uns["spatial"] = {
+        name: {"images": {"hires": pixels}, "scalefactors": {"tissue_hires_scalef": scale}}
+    }
 
 
 def to_spatialdata(adata: AnnData, *, key: str = "X_gears", name: str = "cells") -> SpatialData:
@@ -114,10 +143,10 @@ def to_spatialdata(adata: AnnData, *, key: str = "X_gears", name: str = "cells")
 
 
 def open_store(path: Path) -> SpatialData:
-    """A SpatialData store on disk, without its images."""
+    """A SpatialData store on disk; images are read when they are needed."""
     library = _library()
     with _quiet():
-        return library.read_zarr(path, selection=("shapes", "points", "labels", "tables"))
+        return library.read_zarr(path)
 
 
 def _library() -> Any:
@@ -141,6 +170,46 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def _levels(image: Any, name: str, system: str) -> Iterator[tuple[str, Any, np.ndarray]]:
+    """Name, pixels (c, y, x) and the matrix (3, 3) from them to the coordinates, for each resolution of an image."""
+    library = _library()
+    known = library.transformations.get_transformation(image, get_all=True)
+    if system not in known:
+        return
+    matrix = known[system].to_affine_matrix(input_axes=("x", "y"), output_axes=("x", "y"))
+    levels = list(library.get_pyramid_levels(image)) if hasattr(image, "children") else [image]
+    height, width = (levels[0].sizes[axis] for axis in "yx")
+    for level in levels:
+        coarser = np.diag([width / level.sizes["x"], height / level.sizes["y"], 1.0])
+        yield name, level.transpose("c", "y", "x").data, matrix @ coarser
+
+
+def _covers(level: tuple[str, Any, np.ndarray], places: np.ndarray) -> bool:
+    """Whether most places lie in an image, and none left of its axes or above them."""
+    _, image, matrix = level
+    if places.min() < 0 or abs(np.linalg.det(matrix)) < 1e-12:
+        return False
+    pixels = np.linalg.solve(matrix, np.vstack([places.T, np.ones(len(places))]))[:2]
+    inside = (pixels >= 0) & (pixels <= np.array(image.shape[:0:-1])[:, None])
+    return bool(inside.all(0).mean() > 0.5)
+
+
+def _resampled(image: Any, matrix: np.ndarray, far: np.ndarray) -> tuple[np.ndarray, float]:
+    """Pixels (height, width, 3) uint8 from the origin of the coordinates to a far corner, and how many make a unit."""
+    from scipy.ndimage import affine_transform
+
+    step = max(1, max(image.shape[1:]) // (2 * MOST_PIXELS))
+    image = np.asarray(image[[0, 1, 2] if len(image) >= 3 else [0, 0, 0], ::step, ::step])
+    if image.dtype != np.uint8:
+        image = np.clip(image * (255 / max(float(np.quantile(image, 0.999)), 1e-12)), 0, 255).astype(np.uint8)
+    back = np.diag([1 / step, 1 / step, 1]) @ np.linalg.inv(matrix)
+    scale = min(MOST_PIXELS / far.max(), float(np.sqrt(abs(np.linalg.det(back[:2, :2])))))
+    turned, shift = back[1::-1, 1::-1] / scale, back[1::-1, 2]  # rows before columns
+    size = tuple(int(np.ceil(length * scale)) for length in far[::-1])
+    options = {"offset": shift + turned.sum(1) / 2 - 0.5, "output_shape": size, "order": 1, "cval": 255}
+    return np.stack([affine_transform(one, turned, **options) for one in image], axis=-1), scale
 
 
 def _centres(sdata: SpatialData, adata: AnnData, table: str, system: str) -> np.ndarray:
