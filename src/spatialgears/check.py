@@ -164,9 +164,8 @@ def check_inputs(
     from spatialgears.pipeline.self_check import SPATIAL
 
     prepared = prepare(valid, config)
-    chance = (
-        2 / (NEIGHBORS * sum(map(len, prepared.slides)))
-    ) ** 0.5  # spread of Moran's I without any pattern
+    # spread of Moran's I without any pattern
+    chance = (2 / (NEIGHBORS * sum(map(len, prepared.slides)))) ** 0.5
     summaries = [
         _summary(names[i], valid.slides[i], slide.n_vars, valid.empty_spots[i], valid.coords[i])
         for i, slide in enumerate(slides)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from spatialgears._version import __version__
 from spatialgears.analysis.answers import Questions
-from spatialgears.config import Config, Preset
+from spatialgears.config import Config, Preset, flat
 from spatialgears.errors import InputError, RunError
 from spatialgears.runtime.files import fingerprint, read_regular, remove_leftovers, write_atomic
 from spatialgears.runtime.processes import agreed, is_first
@@ -337,16 +337,6 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "files": files}
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by their keys, such as ``geometry.steps``."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= (
-            {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
-        )
-    return flat
-
-
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = []
     if list(before.get("inputs", {}).values()) != list(now["inputs"].values()):
@@ -355,8 +345,8 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         )
     if before.get("reading") != now["reading"]:
         found.append(f"it was read with {before.get('reading')}, now {now['reading']}")
-    was, wanted = _flat(before.get("config", {})), _flat(now["config"])
-    presets = {name: _flat(Config.preset(name).model_dump(mode="json")) for name in get_args(Preset)}
+    was, wanted = flat(before.get("config", {})), flat(now["config"])
+    presets = {name: flat(Config.preset(name).model_dump(mode="json")) for name in get_args(Preset)}
     old, new = (
         min(presets, key=lambda name: sum(presets[name][key] != config.get(key) for key in presets[name]))
         for config in (was, wanted)

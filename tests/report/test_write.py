@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from base64 import b64encode
 from hashlib import sha256
 
@@ -53,6 +52,6 @@ def test_hundred_thousand_cells_stay_small(make_content):
 
 
 def test_missing_plotly_says_how_to_get_it(content, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    monkeypatch.setattr("spatialgears.report.write.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"spatialgears\[report\]"):
         write_page(tmp_path / "r.html", content)

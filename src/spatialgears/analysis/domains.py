@@ -230,9 +230,8 @@ def compare(
         )
     square = np.square(x).sum(1)  # (n,)
     size = np.bincount(domain)
-    member = sparse.csr_matrix(
-        (1 / size[domain], (domain, np.arange(len(x)))), (len(size), len(x))
-    )  # row means
+    # takes the mean of each domain
+    member = sparse.csr_matrix((1 / size[domain], (domain, np.arange(len(x)))), (len(size), len(x)))
 
     def statistics(order: NDArray[np.int64] | slice) -> tuple[NDArray, NDArray]:
         between = np.square(member @ x[order]).sum(1) / total

@@ -97,10 +97,6 @@ def line_of(row: Row) -> str:
     return f"{row['task']} · {row['method']} · seed {row['seed']}: {result}{used}"
 
 
-def _sweep_figures(rows: Sequence[Row], store: Store, tasks: Iterable[Task]) -> dict[str, Figure]:
-    return {sweep: figures.sweep(rows, sweep) for sweep in protocols.SWEEPS}
-
-
 def _coverage_figures(rows: Sequence[Row], store: Store, tasks: Iterable[Task]) -> dict[str, Figure]:
     truth = {task.name: task.truth for task in tasks if task.truth is not None}
     found = {
@@ -195,7 +191,7 @@ COMPARISONS = (
         sets.sweeps,
         _OURS,
         needs_data=False,
-        draw=_sweep_figures,
+        draw=lambda rows, store, tasks: {one: figures.sweep(rows, one) for one in protocols.SWEEPS},
     ),
     Comparison(
         "real-unpaired",

@@ -48,17 +48,10 @@ def sweep(
     for ax, metric in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
         for name in dict.fromkeys(row["method"] for row in rows):
             values = sorted({row["setting"][parameter] for row in rows})
-            points = [
-                (
-                    value,
-                    *summary([row for row in rows if row["setting"][parameter] == value], metric).get(
-                        name, (np.nan, 0)
-                    ),
-                )
-                for value in values
-            ]
-            x, mean, spread = zip(*points, strict=True)
-            ax.errorbar(x, mean, yerr=spread, marker="o", ms=4, label=name)
+            groups = [[row for row in rows if row["setting"][parameter] == value] for value in values]
+            found = [summary(group, metric).get(name, (np.nan, 0)) for group in groups]
+            mean, spread = zip(*found, strict=True)
+            ax.errorbar(values, mean, yerr=spread, marker="o", ms=4, label=name)
         ax.set(xlabel=parameter.replace("_", " "), title=METRICS[metric][0])
         ax.grid(alpha=0.3)
     ax.legend(fontsize="x-small")

@@ -6,10 +6,12 @@ genes: all slides merged into one (see :func:`merge_slides`), and the cells with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,6 +34,12 @@ class TaskFiles:
 
     task: Task
     folder: Path
+
+    def write_job(self, job: Mapping[str, Any]) -> str:
+        """Write what a process is to do; the path of the file."""
+        path = self.folder / "job.json"
+        path.write_text(json.dumps(job))
+        return str(path)
 
     @cached_property
     def slides(self) -> list[Path]:

@@ -85,10 +85,8 @@ def many(n_cells: int, n_spots: int, n_genes: int) -> tuple[AnnData, AnnData]:
     cells = AnnData(
         profiles(coords, 1.0), obs=pd.DataFrame(index=[f"cell{i}" for i in range(n_cells)]), var=genes
     )
-    cells.obsm["X_gears"], cells.obs["gears_radius50"] = (
-        coords + rng.normal(scale=0.1, size=coords.shape),
-        0.12,
-    )
+    cells.obsm["X_gears"] = coords + rng.normal(scale=0.1, size=coords.shape)
+    cells.obs["gears_radius50"] = 0.12
     cells.obs["cell_type"] = [f"type {i}" for i in rng.integers(20, size=n_cells)]
     slide = AnnData(
         profiles(grid, 5.0), obs=pd.DataFrame(index=[f"spot{i}" for i in range(len(grid))]), var=genes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,9 +62,7 @@ class Method:
             "cells": str(files.cells),
             "truth": str(files.truth) if self.sees_truth else None,
         }
-        path = files.folder / "job.json"
-        path.write_text(json.dumps(job))
-        return [sys.executable, "-m", "spatialgears.bench.worker", str(path)]
+        return [sys.executable, "-m", "spatialgears.bench.worker", files.write_job(job)]
 
 
 @dataclass(frozen=True)
@@ -111,9 +108,7 @@ class PeerMethod(Method):
             "source": str(source) if source else "",
             "packages": self.peer.packages,
         }
-        path = files.folder / "job.json"
-        path.write_text(json.dumps(job))
-        return [str(python), str(self.peer.runner), str(path)]
+        return [str(python), str(self.peer.runner), files.write_job(job)]
 
 
 def gears(
@@ -142,40 +137,19 @@ def gears(
     return result
 
 
-_REFERENCES = "spatialgears.bench.references:"
+def _reference(name: str, function: str, note: str, **more: Any) -> Method:
+    return Method(name, "reference", f"spatialgears.bench.references:{function}", note=note, **more)
+
+
+_WEIGHTED = "standardised genes, weighted by sqrt of Moran's I"
 REFERENCES = {
     method.name: method
     for method in (
-        Method("random", "reference", f"{_REFERENCES}random_places", note="random spots"),
-        Method(
-            "kNN on PCA",
-            "reference",
-            f"{_REFERENCES}knn",
-            {"weights": "none"},
-            "standardised genes",
-            seeded=False,
-        ),
-        Method(
-            "kNN on weighted PCA",
-            "reference",
-            f"{_REFERENCES}knn",
-            {"weights": "moran"},
-            "standardised genes, weighted by sqrt of Moran's I",
-            seeded=False,
-        ),
-        Method(
-            "MLP with thinning",
-            "reference",
-            f"{_REFERENCES}thinned_mlp",
-            note="from spot expression to coordinates",
-        ),
-        Method(
-            "supervised",
-            "reference",
-            f"{_REFERENCES}supervised",
-            note="trained on true positions of other cells",
-            sees_truth=True,
-        ),
+        _reference("random", "random_places", "random spots"),
+        _reference("kNN on PCA", "knn", "standardised genes", options={"weights": "none"}, seeded=False),
+        _reference("kNN on weighted PCA", "knn", _WEIGHTED, options={"weights": "moran"}, seeded=False),
+        _reference("MLP with thinning", "thinned_mlp", "from spot expression to coordinates"),
+        _reference("supervised", "supervised", "trained on true positions of other cells", sees_truth=True),
     )
 }
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spatialgears.config import Config
+from spatialgears.config import Config, flat
 from spatialgears.errors import InputError
 
 #: Values that the benchmark sets itself, and the options that choose them.
@@ -31,7 +31,7 @@ def changes(config: Config, preset: str) -> dict[str, Any]:
     Keys of rows rest on these, not on the whole configuration: a field that becomes a constant of the method
     leaves the keys as they are.
     """
-    before, now = (_flat(one.model_dump(mode="json")) for one in (Config.preset(preset), config))
+    before, now = (flat(one.model_dump(mode="json")) for one in (Config.preset(preset), config))
     return {key: value for key, value in sorted(now.items()) if before[key] != value}
 
 
@@ -43,14 +43,5 @@ def title(preset: str, config: Config) -> str:
 
 def same_method(config: Config, stored: Mapping[str, Any]) -> bool:
     """Whether a stored configuration had the same value for every field that the stages have now."""
-    now, then = _flat(config.model_dump(mode="json")), ADDED | _flat(stored)
+    now, then = flat(config.model_dump(mode="json")), ADDED | flat(stored)
     return all(key in then and then[key] == value for key, value in now.items() if "." in key)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted key."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        inner = isinstance(value, Mapping)
-        found |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return found

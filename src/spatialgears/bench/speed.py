@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import subprocess
 import sys
 import tarfile
@@ -104,9 +103,8 @@ class Timed(Method):
         """:mod:`~spatialgears.bench.timed` with the version's source on the path."""
         job = {**self.options, "source": str(self.version.source), "seed": seed, "out": str(out)}
         job |= {"slides": [str(path) for path in files.slides], "cells": str(files.cells)}
-        path = files.folder / "job.json"
-        path.write_text(json.dumps(job))
-        return ["env", f"PYTHONPATH={self.version.source}", sys.executable, "-P", timed.__file__, str(path)]
+        python = ["env", f"PYTHONPATH={self.version.source}", sys.executable, "-P"]
+        return [*python, timed.__file__, files.write_job(job)]
 
 
 def speed(request: Request, tell: Tell) -> Outcome:

@@ -9,16 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import platform
 import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-PACKAGES = ("spatialgears", "torch", "numpy", "scipy", "scikit-learn", "anndata")
 
 
 def resolve(entry: str) -> Callable[..., Any]:
@@ -34,17 +30,6 @@ def resolve(entry: str) -> Callable[..., Any]:
     return getattr(module, function)
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the main packages."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def main(job_file: str) -> None:
     """Place the cells of the job and write the result to its folder.
 
@@ -52,6 +37,8 @@ def main(job_file: str) -> None:
     positions. It returns coordinates (n, 2), or a dict with ``coords``, other arrays and ``info`` for the row.
     """
     from anndata import read_h5ad
+
+    from spatialgears.storage.model_folder import versions
 
     job = json.loads(Path(job_file).read_text())
     options = dict(job["options"])

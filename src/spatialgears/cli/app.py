@@ -78,9 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ["MPLBACKEND"] = "Agg"
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads sleep: runs side by side do not stall
     _open_closed_streams()
-    warnings.formatwarning = lambda *given, **named: plain(
-        _FORMAT(*given, **named)
-    )  # names may steer a terminal
+    warnings.formatwarning = lambda *given, **named: plain(_FORMAT(*given, **named))  # names steer terminals
     for stream in (sys.stdout, sys.stderr):  # names may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,7 +1,7 @@
 """Everything that decides a result, apart from the data: settings, presets, and what became of removed settings."""
 
 from spatialgears.config.presets import PRESETS, Preset
-from spatialgears.config.root import Config
+from spatialgears.config.root import Config, flat
 from spatialgears.config.settings import AssemblyConfig, ExpressionConfig, GeometryConfig, SupervisionConfig
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "GeometryConfig",
     "Preset",
     "SupervisionConfig",
+    "flat",
 ]

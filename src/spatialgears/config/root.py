@@ -255,6 +255,15 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by their keys, such as ``geometry.steps``."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = isinstance(value, Mapping)
+        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return found
+
+
 #: Plain words for pydantic's errors, by the first word of their type.
 _EXPECTED = {"int": "expected a whole number", "float": "expected a number", "bool": "expected true or false"}
 

@@ -17,7 +17,7 @@ from spatialgears.expression.normalise import Matrix
 
 DEPTH = 200.0  # of a matched profile, in median depths of the cells: thinning makes the noise, not rounding
 LEAST_SPREAD = (
-    0.3  # least standard deviation of a gene's rates, as a share of their mean: counts of few cells show none
+    0.3  # least standard deviation of a gene's rates over their mean: counts of few cells show none
 )
 GENES = 500  # made dense at once
 

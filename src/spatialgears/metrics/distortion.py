@@ -36,9 +36,8 @@ def morton_order(points: ArrayLike) -> NDArray[np.intp]:
     low, span = array.min(axis=0), np.ptp(array, axis=0).max()
     cell = ((array - low) * (65535 / (span or 1.0))).astype(np.uint64)  # 16 bits per axis
     for shift, mask in ((8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)):
-        cell = (cell | (cell << np.uint64(shift))) & np.uint64(
-            mask
-        )  # spread the bits, leaving gaps for the other axis
+        # spread the bits, leaving gaps for the other axis
+        cell = (cell | (cell << np.uint64(shift))) & np.uint64(mask)
     return np.argsort(cell[:, 0] | (cell[:, 1] << np.uint64(1)), kind="stable")
 
 

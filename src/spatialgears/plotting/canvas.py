@@ -122,15 +122,8 @@ def points(
     elif palette.is_categorical(values):
         _labels(ax, coords, palette.encode(values), shown, label=label, legend=legend, style=style)
     else:
-        _numbers(
-            ax,
-            coords,
-            values.to_numpy(np.float64, na_value=np.nan),
-            shown,
-            label=label,
-            cmap=cmap,
-            style=style,
-        )
+        numbers = values.to_numpy(np.float64, na_value=np.nan)
+        _numbers(ax, coords, numbers, shown, label=label, cmap=cmap, style=style)
 
 
 def _scatter(ax: Axes, coords: np.ndarray, **style: Any) -> PathCollection:
@@ -179,13 +172,11 @@ def _numbers(
 
 def colorbar(ax: Axes, drawn: Any, label: str, values: np.ndarray, ends: tuple[float, float]) -> None:
     """A colour bar with its label, and arrows where values lie beyond its ends."""
-    below, above = values.min() < ends[0], values.max() > ends[1]
-    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
+    beyond = bool(values.min() < ends[0]) + 2 * bool(values.max() > ends[1])
+    extend = ("neither", "min", "max", "both")[beyond]
     figure = ax.get_figure()
     assert figure is not None
-    bar = figure.colorbar(
-        drawn, ax=ax, extend=extend[bool(below), bool(above)], shrink=0.8, aspect=30, pad=0.03
-    )
+    bar = figure.colorbar(drawn, ax=ax, extend=extend, shrink=0.8, aspect=30, pad=0.03)
     bar.outline.set_visible(False)
     bar.ax.set_ylabel(fill(label, 34)).set_parse_math(False)
 

@@ -92,17 +92,16 @@ def draw_map(
     color: Any,
     basis: str = "X_gears",
     layer: str | None = None,
-    size: float | None = None,
-    cmap: str = palette.CONTINUOUS,
     legend: bool = True,
     title: str | None = None,
     ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
     """One map, as :func:`reconstruction` draws it."""
     coords = coordinates(data, basis)
     values, label = color_values(data, color, layer=layer)
     ax = canvas.axes_or_new(ax, **figure_size(coords, values, legend=legend))
-    canvas.points(ax, coords, values, label=label, size=size, cmap=cmap, legend=legend)
+    canvas.points(ax, coords, values, label=label, legend=legend, **style)
     own = not hasattr(data, "obsm") or (basis.startswith("X_gears") and basis != "X_gears_slide")
     canvas.map_axes(ax, title=title, unit=UNIT if own else SLIDE_UNIT)
     return ax
@@ -246,25 +245,9 @@ def embedding_before_after(
             "Give one of each.",
         )
     ax = canvas.axes_or_new(ax, **figure_size(left, values, legend=True, panels=2))
-    _side_by_side(
-        ax,
-        left,
-        right,
-        values,
-        names,
-        label=label,
-        size=size,
-        cmap=palette.CONTINUOUS,
-        legend=True,
-    )
-    ax.text(
-        0.5,
-        -0.02,
-        "first two components of each, scaled to unit spread",
-        transform=ax.transAxes,
-        ha="center",
-        va="top",
-    )
+    _side_by_side(ax, left, right, values, names, label=label, size=size)
+    words = "first two components of each, scaled to unit spread"
+    ax.text(0.5, -0.02, words, transform=ax.transAxes, ha="center", va="top")
     canvas.set_title(ax, title)
     return ax
 
@@ -276,10 +259,8 @@ def _side_by_side(
     values: pd.Series | None,
     names: tuple[str, str],
     *,
-    label: str,
     size: float | None,
-    cmap: str,
-    legend: bool,
+    **key: Any,
 ) -> None:
     """Two layouts at one scale, the right one moved clear of the left."""
     ends = [(np.nanmin(part, axis=0), np.nanmax(part, axis=0)) for part in (left, right)]
@@ -288,7 +269,7 @@ def _side_by_side(
     both = np.concatenate([left, right + np.array([shift, 0.0])])
     twice = None if values is None else pd.concat([values, values], ignore_index=True)
     size = canvas.point_size(ax, len(both)) if size is None else size
-    canvas.points(ax, both, twice, label=label, size=size, cmap=cmap, legend=legend)
+    canvas.points(ax, both, twice, size=size, **key)
     top = max(high[1] for _, high in ends) + 0.06 * width
     for name, (low, high), offset in zip(names, ends, (0.0, shift), strict=True):
         ax.text((low[0] + high[0]) / 2 + offset, top, name, ha="center", va="bottom", fontsize="large")

@@ -47,9 +47,9 @@ class Categories:
 def is_categorical(values: np.ndarray | pd.Series | pd.Categorical) -> bool:
     """Whether values are labels (text, categories, booleans) and not numbers."""
     dtype = values.dtype
-    return (
-        isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_bool_dtype(dtype) or not _is_number(dtype)
-    )
+    if isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_bool_dtype(dtype):
+        return True
+    return not pd.api.types.is_numeric_dtype(dtype)
 
 
 def encode(values: np.ndarray | pd.Series | pd.Categorical) -> Categories:
@@ -86,7 +86,3 @@ def limits(values: np.ndarray) -> tuple[float, float]:
     if low == high or len(finite) < 100:
         low, high = finite.min(), finite.max()
     return float(low), float(high if high > low else low + 1)
-
-
-def _is_number(dtype: np.dtype | pd.api.extensions.ExtensionDtype) -> bool:
-    return pd.api.types.is_numeric_dtype(dtype)

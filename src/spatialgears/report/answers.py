@@ -14,7 +14,7 @@ from spatialgears import plotting
 from spatialgears.analysis.transfer import NONE
 from spatialgears.plotting import canvas
 from spatialgears.report.content import Section
-from spatialgears.report.findings import _section
+from spatialgears.report.findings import drawn_section
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -88,7 +88,7 @@ def _regions(placed: Reconstruction, slide: AnnData, column: str, *, title: str,
             plotting.spots(one, column, slide=slide, spatial_key=spatial_key, title=name, ax=ax)
     if labels and left.get_legend() is not None:
         left.get_legend().remove()
-    return _section("Regions", words, right, alt=f"{column} of spots and of cells", table=rows)
+    return drawn_section("Regions", words, right, alt=f"{column} of spots and of cells", table=rows)
 
 
 def _genes(found: AnnData, slide: AnnData, *, title: str) -> Section:
@@ -110,7 +110,9 @@ def _genes(found: AnnData, slide: AnnData, *, title: str) -> Section:
         for gene, row in found.var.loc[order].iterrows()
     ]  # fmt: skip
     ax = _panels(found, shown, names, slide)
-    return _section("Genes on the slide", words, ax, alt="Predicted expression over the slide", table=rows)
+    return drawn_section(
+        "Genes on the slide", words, ax, alt="Predicted expression over the slide", table=rows
+    )
 
 
 def _types(found: AnnData, slide: AnnData, *, title: str) -> Section:
@@ -128,7 +130,7 @@ def _types(found: AnnData, slide: AnnData, *, title: str) -> Section:
         for kind, value in share.items()
     ]  # fmt: skip
     ax = _panels(found, list(share.index[:PANELS]), list(map(str, share.index[:PANELS])), slide)
-    return _section("Cell types on the slide", words, ax, alt="Cells per spot of each type", table=rows)
+    return drawn_section("Cell types on the slide", words, ax, alt="Cells per spot of each type", table=rows)
 
 
 def _panels(found: AnnData, names: Sequence[Any], titles: Sequence[str], slide: AnnData) -> Any:

@@ -126,7 +126,7 @@ def registration(subject: Subject, laid: Sequence[OnSlide], *, trusted: bool) ->
     ax = plotting.registration(cells, slide, color=_colour(subject), title=title)
     alt = f"Cells drawn over the spots of {title}"
     words.append(subject.extent)
-    return _section("Cells on the slide", words, ax, alt=alt, table=rows, caution=caution)
+    return drawn_section("Cells on the slide", words, ax, alt=alt, table=rows, caution=caution)
 
 
 def pose_words(pose: Pose, other: Pose) -> str:
@@ -167,24 +167,20 @@ def patterns(subject: Subject) -> Section:
     best = subject.cells.uns.get("reference", 0)
     analysis.spatial_expression(subject.cells, slide=subject.slides[best])
     found = subject.cells.uns["gears_moran"]
+    kept = "kept" if found["agreement"] >= GOOD else "kept in part"
+    if found["agreement"] < POOR:
+        kept = "hardly kept: read the map with caution"
     words = [
         "A gene that forms a pattern on the slide should form one among the placed cells, and a gene that does not "
         "should not. Moran's I says how alike neighbours are in a gene (0: not at all). This check needs no labels and "
         "no known places.",
-        _judged(
-            found["agreement"],
-            "The order of the genes is kept.",
-            "The order of the genes is kept in part.",
-            "The order of the genes is hardly kept: read the map with caution.",
-        )
-        + f" Over {len(found['table']):,} genes the rank correlation with {subject.titles[best]} is "
-        f"{found['agreement']:.2f}.",
+        f"The order of the genes is {kept}. Over {len(found['table']):,} genes the rank correlation with "
+        f"{subject.titles[best]} is {found['agreement']:.2f}.",
     ]
     table = found["table"]
     unseen = table[~subject.panel]
-    varied = (
-        unseen["slide"].std() >= 0.5 * table["slide"].std()
-    )  # the model takes the most patterned genes for itself
+    # the model takes the most patterned genes for itself
+    varied = unseen["slide"].std() >= 0.5 * table["slide"].std()
     if len(unseen) >= FEWEST_GENES and varied and unseen["reconstruction"].nunique() > 1:
         agreement = float(spearmanr(unseen["slide"], unseen["reconstruction"]).statistic)
         words[1] += f" Over the {len(unseen):,} of them that the model never used it is {agreement:.2f}."
@@ -199,7 +195,7 @@ def patterns(subject: Subject) -> Section:
     )
     words.append(subject.extent)
     caution = caution if found["agreement"] < POOR else ""
-    return _section("Do genes keep their patterns?", words, ax, alt=alt, caution=caution)
+    return drawn_section("Do genes keep their patterns?", words, ax, alt=alt, caution=caution)
 
 
 def markers(subject: Subject) -> Section:
@@ -256,7 +252,7 @@ def markers(subject: Subject) -> Section:
         for name, one in found.items()
     ]
     alt = f"Spots near cells of type {best}, and its markers there and elsewhere"
-    return _section("Markers near their cells", [*words, subject.extent], left, alt=alt, table=rows)
+    return drawn_section("Markers near their cells", [*words, subject.extent], left, alt=alt, table=rows)
 
 
 def top_genes(x: Any, types: pd.Categorical) -> dict[str, np.ndarray]:
@@ -297,7 +293,7 @@ def neighbours(subject: Subject) -> Section:
     ]  # fmt: skip
     ax = plotting.neighbors_by_type(cells)
     alt = "Matrix of cell types: red where neighbours are more frequent than by chance"
-    return _section("Which cell types are neighbours", [*words, subject.extent], ax, alt=alt)
+    return drawn_section("Which cell types are neighbours", [*words, subject.extent], ax, alt=alt)
 
 
 def mixing(profiles: AnnData) -> Section:
@@ -324,7 +320,7 @@ def mixing(profiles: AnnData) -> Section:
         )
         plotting.mixing(table, ax=bottom)
     alt = "Spots and cells in both embeddings, and how well they mix"
-    return _section("Do spots and cells mix?", words, top, alt=alt, caution=unmixed(before, after))
+    return drawn_section("Do spots and cells mix?", words, top, alt=alt, caution=unmixed(before, after))
 
 
 def mixing_words(before: Mapping[str, float], after: Mapping[str, float]) -> str:
@@ -360,11 +356,7 @@ def _attempt(title: str, job: Callable[[], Section]) -> Section:
         return Section(title, f"This could not be computed. {error}")
 
 
-def _judged(value: float, good: str, fair: str, poor: str) -> str:
-    return good if value >= GOOD else fair if value >= POOR else poor
-
-
-def _section(
+def drawn_section(
     title: str, words: list[str], ax: Axes, *, alt: str, table: Any = (), caution: str = ""
 ) -> Section:
     """A section with the figure that holds these axes."""

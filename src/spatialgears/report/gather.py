@@ -82,7 +82,8 @@ def report_content(
     obs, *on_slides = _shared_labels([obs, *(_columns(one, labels=subject.types) for one in shown)])
     if subject.types in obs:
         subject.cells.obs[subject.types] = obs[subject.types][subject.rows]
-    spacing = _pitch(spots) if slides else None
+    # the distance of neighbouring spots in RMS radii of their slide, the mean of the slides
+    spacing = float(np.mean([spot_pitch(canonical(coords)) for coords in spots])) if slides else None
     kinds = None if subject.types is None else obs.get(subject.types)
     if not placed.annotated:
         placed = annotate.annotated(placed, subject, types=kinds, seed=seed)
@@ -159,11 +160,6 @@ def _trusted(model: GEARS, placed: Reconstruction) -> bool:
     if cells is not None and cells.checked:
         return cells.verdict in ("good", "fair")
     return selfcheck.trusted(model.fitted_.checks)
-
-
-def _pitch(spots: Sequence[np.ndarray]) -> float:
-    """The distance of neighbouring spots in RMS radii of their slide, the mean of the slides."""
-    return float(np.mean([spot_pitch(canonical(coords)) for coords in spots]))
 
 
 def _embedding(facts: Mapping[str, Any]) -> list[Section]:

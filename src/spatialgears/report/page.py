@@ -132,7 +132,8 @@ def domains(content: ReportContent, fields: Sequence[Mapping[str, Any]]) -> str:
         (name for name, one in columns.items() if palette.is_categorical(one) and one.dtype != bool), None
     )
     titles = ["Domain", "Cells", "Share"]
-    titles += [f"Median 90% radius, {_radius_unit(content)}"] if content.uncertainty is not None else []
+    unit = "spot spacings" if content.spacing else f"in units of the {content.unit}"
+    titles += [f"Median 90% radius, {unit}"] if content.uncertainty is not None else []
     titles += [f"Commonest {labels}"] if labels is not None else []
     rows = []
     for code, (name, count) in enumerate(zip(coded.names, coded.counts, strict=True)):
@@ -164,16 +165,11 @@ def extras(sections: Iterable[Section], name: str = "extra") -> str:
             source = b64encode(section.png).decode("ascii")
             body += f'<img src="data:image/png;base64,{source}" alt="{escape(section.alt or section.title)}">'
         if section.table:
-            body += _folded(rows_table(section.title, section.table), len(section.table))
+            made, long = rows_table(section.title, section.table), len(section.table)
+            folded = f"<details><summary>Table of {long} rows</summary>{made}</details>"
+            body += made if long <= LONG_TABLE else folded
         parts.append(_part(f"{name}-{i + 1}", section.title, body))
     return "".join(parts)
-
-
-def _folded(table_of_rows: str, n_rows: int) -> str:
-    """A long table waits to be opened."""
-    if n_rows <= LONG_TABLE:
-        return table_of_rows
-    return f"<details><summary>Table of {n_rows} rows</summary>{table_of_rows}</details>"
 
 
 def reproduce(content: ReportContent) -> str:
@@ -220,18 +216,12 @@ def _cell(value: object) -> str:
     return escape(str(value))
 
 
-def _radius_unit(content: ReportContent) -> str:
-    return "spot spacings" if content.spacing else f"in units of the {content.unit}"
-
-
 def _radius(content: ReportContent, values: np.ndarray) -> str:
     """The median, in spot spacings where these are known."""
-    return _median(values / content.spacing, 1) if content.spacing else _median(values)
-
-
-def _median(values: np.ndarray, digits: int = 2) -> str:
     finite = values[np.isfinite(values)]
-    return f"{np.median(finite):.{digits}f}" if len(finite) else "–"
+    if not len(finite):
+        return "–"
+    return f"{np.median(finite / content.spacing):.1f}" if content.spacing else f"{np.median(finite):.2f}"
 
 
 def _looks_numeric(cell: str) -> bool:

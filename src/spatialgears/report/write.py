@@ -166,12 +166,9 @@ def write_page(path: str | Path, content: ReportContent, *, max_cells: int = 200
 
 
 def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise InputError(
-            "The report needs plotly, which is not installed.", 'Run: pip install "spatialgears[report]"'
-        ) from error
+    require_plotly()
+    from plotly.offline import get_plotlyjs
+
     return str(get_plotlyjs()).replace("\r\n", "\n")
 
 

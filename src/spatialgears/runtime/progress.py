@@ -66,12 +66,8 @@ class Plan:
     @property
     def share(self) -> float:
         """Share of the expected time that is behind us, 0 to 1."""
-        total = sum(self._seconds.values())
-        return (
-            sum(self._seconds[stage] * share for stage, share in self._behind.items()) / total
-            if total
-            else 0.0
-        )
+        behind = sum(self._seconds[stage] * share for stage, share in self._behind.items())
+        return behind / (sum(self._seconds.values()) or 1.0)
 
     def left(self, spent: float, begun: float) -> float:
         """Seconds that are left after ``spent`` seconds, in which the share rose from ``begun``.
@@ -99,9 +95,8 @@ class ProgressView:
         self._started: dict[str, tuple[float, int]] = {}  # when, and the steps behind us then
         self._shown: dict[str, float] = {}
         self._plan: Plan | None = None
-        self._begun: tuple[float, float] | None = (
-            None  # when the first planned stage was seen, and the share then
-        )
+        #: When the first planned stage was seen, and the share then.
+        self._begun: tuple[float, float] | None = None
 
     def __enter__(self) -> Self:
         if sys.stderr is not None and sys.stderr.isatty():

@@ -26,51 +26,30 @@ except ImportError:  # Windows
 logger = logging.getLogger(__name__)
 
 
+class _Name:
+    """A file or folder of a run, by its name in the run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, owner: type) -> Path:
+        return folder.root / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Names inside a run's folder."""
 
     root: Path
-
-    @property
-    def manifest(self) -> Path:
-        """Inputs, configuration and versions of the run."""
-        return self.root / "run.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """State of unfinished training."""
-        return self.root / "checkpoints"
-
-    @property
-    def model(self) -> Path:
-        """The fitted model."""
-        return self.root / "model"
-
-    @property
-    def cells(self) -> Path:
-        """The cells with their places."""
-        return self.root / "cells.h5ad"
-
-    @property
-    def places(self) -> Path:
-        """The places alone, as a table."""
-        return self.root / "places.csv"
-
-    @property
-    def report(self) -> Path:
-        """The report."""
-        return self.root / "report.html"
-
-    @property
-    def imputed(self) -> Path:
-        """Genes predicted at the spots, where they were asked for."""
-        return self.root / "imputed.h5ad"
-
-    @property
-    def abundance(self) -> Path:
-        """Cells of each type at the spots, where they were asked for."""
-        return self.root / "abundance.h5ad"
+    manifest = _Name("run.json")  # inputs, configuration and versions of the run
+    checkpoints = _Name("checkpoints")  # state of unfinished training
+    model = _Name("model")  # the fitted model
+    cells = _Name("cells.h5ad")  # the cells with their places
+    places = _Name("places.csv")  # the places alone, as a table
+    report = _Name("report.html")
+    imputed = _Name("imputed.h5ad")  # genes predicted at the spots, where they were asked for
+    abundance = _Name("abundance.h5ad")  # cells of each type at the spots, where they were asked for
+    log = _Name("run.log")  # what happened when
 
     @property
     def results(self) -> list[Path]:
@@ -86,11 +65,6 @@ class RunFolder:
         """The run's warnings, as its manifest has them."""
         found: list[str] = json.loads(read_regular(self.manifest)).get("warnings", [])
         return found
-
-    @property
-    def log(self) -> Path:
-        """What happened when."""
-        return self.root / "run.log"
 
     def require_plain(self) -> None:
         """Refuse links, pipes and devices where the run has files and folders."""

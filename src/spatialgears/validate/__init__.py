@@ -390,11 +390,8 @@ def _unsupported(slides: list[sparse.csr_matrix], cells: sparse.csr_matrix) -> n
     """Cells with more than half of their expression in genes that no slide shows (N,)."""
     seen = np.sum([np.asarray(abs(slide).sum(axis=0)).ravel() for slide in slides], axis=0) > 0  # (G,)
     size = abs(cells)
-    total, supported = (
-        np.asarray(size.sum(axis=1)).ravel(),
-        np.asarray(size @ seen.astype(np.float32)).ravel(),
-    )
-    return supported < 0.5 * total
+    supported = np.asarray(size @ seen.astype(np.float32)).ravel()
+    return supported < 0.5 * np.asarray(size.sum(axis=1)).ravel()
 
 
 @contextmanager

@@ -20,9 +20,8 @@ GOES = "goes with"  # what warnings of such batches say
 NEAREST = 10
 MOST = 5000  # points that are looked at
 FEWEST = 10  # points of a batch; smaller ones are left out
-EXCESS = (
-    0.3  # share of neighbours of the same batch, from chance (0) to all (1), from which batches go with place
-)
+#: Share of neighbours of the same batch, from chance (0) to all (1), from which batches go with place.
+EXCESS = 0.3
 
 
 def warn_batches(obs: DataFrame, coords: NDArray[np.floating], name: str, *, placed: bool) -> list[str]:

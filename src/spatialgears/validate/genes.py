@@ -91,7 +91,7 @@ def likely_cause(first: Genes, other: Genes) -> str:
             f"{which.name} names genes by Ensembl identifiers, the other by symbols; use one kind in both"
             f"{_columns(which)}."
         )
-    if _meets(left, right, _without_version):
+    if _meets(left, right, lambda names: names.str.replace(r"\.\d+$", "", regex=True)):
         return "The names differ by version suffixes (.1, .12); cut them: var_names.str.split('.').str[0]."
     if _meets(left, right, lambda names: names.str.upper()):
         return (
@@ -124,15 +124,9 @@ def _worst_pair(inputs: Sequence[Genes]) -> tuple[Genes, Genes]:
 
 
 def _meets(left: pd.Index, right: pd.Index, change: Callable[[pd.Index], pd.Index]) -> bool:
-    before, after = (
-        len(left.intersection(right)),
-        len(change(left).unique().intersection(change(right).unique())),
-    )
+    before = len(left.intersection(right))
+    after = len(change(left).unique().intersection(change(right).unique()))
     return after > 2 * before and after >= 0.1 * min(len(left), len(right))
-
-
-def _without_version(names: pd.Index) -> pd.Index:
-    return names.str.replace(r"\.\d+$", "", regex=True)
 
 
 def _column_that_fits(first: Genes, other: Genes) -> str:

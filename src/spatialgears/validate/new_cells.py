@@ -39,7 +39,8 @@ class FitRecord:
         """Of slides (n_i, G) and cells (N, G) on the model's genes, none of them empty."""
         spots = np.concatenate([fingerprints(slide) for slide in slides])
         expression = SlideExpression.of(slides, cells, forms=forms, raw=raw)
-        return cls(expression, spots[~np.isnan(spots)], _sums(cells), set_key(cells))
+        sums = np.asarray(cells.sum(axis=0, dtype=np.float64)).ravel()
+        return cls(expression, spots[~np.isnan(spots)], sums, set_key(cells))
 
     def are_of_the_fit(self, cells: sparse.csr_matrix) -> bool:
         """Whether cells (N, G) are those that the model was fitted on."""
@@ -81,7 +82,3 @@ class FitRecord:
         correlations = Correlations(arrays["correlations"], float(arrays["reliability"]))
         slides = SlideExpression(arrays["genes"], correlations, arrays.get("means"))
         return cls(slides, arrays["spots"], arrays["cells"], np.int64(arrays["key"]))
-
-
-def _sums(counts: sparse.csr_matrix) -> NDArray[np.float64]:
-    return np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel()

@@ -131,9 +131,8 @@ def _alike(x: NDArray[np.float32], found: NDArray[np.int64]) -> NDArray[np.int64
     below, share = (
         np.concatenate(one) for one in zip(*(_difference(x, part) for part in parts), strict=True)
     )
-    chance = np.sort(
-        ndtr(-below)
-    )  # Benjamini and Hochberg: the more pairs are alike, the less alike each must be
+    chance = np.sort(ndtr(-below))
+    # Benjamini and Hochberg: the more pairs are alike, the less alike each must be
     passed = np.flatnonzero(chance <= FALSE * np.arange(1, len(chance) + 1) / len(chance))
     limit = chance[passed[-1]] if len(passed) else -1.0
     return found[(ndtr(-below) <= limit) & (share < SHARE)]

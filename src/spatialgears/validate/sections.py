@@ -29,14 +29,8 @@ LEAST, SHARE = 30, 0.1  # spots of a part, and its share of them, from which it 
 GAP = 5.0  # spot spacings between two parts of one file that are far apart
 NEAREST = 24  # neighbours among which those of the same lattice are looked for
 STEP = 0.01  # relative step of the distances that are tried for the pitch of a lattice
-RING, NEIGHBOURS, CONTRAST = (
-    0.05,
-    2.5,
-    2.0,
-)  # width of the ring, neighbours in it, and how many times those beside it
-OTHERS = (
-    3  # neighbours of a second lattice that are nearer than those of the own; more are those of one lattice
-)
+RING, NEIGHBOURS, CONTRAST = 0.05, 2.5, 2.0  # width of the ring, neighbours in it, times those beside it
+OTHERS = 3  # neighbours of a second lattice that are nearer than the own; more are those of one lattice
 BARCODE = re.compile(r"[ACGT]{10,}|\d+x\d+")
 
 
@@ -82,7 +76,7 @@ def repeated_barcodes(names: pd.Index) -> np.ndarray | None:
 def apart(coords: np.ndarray) -> np.ndarray | None:
     """The part (n,) of spots (n, 2) between which there is a wide gap; None if there is one."""
     tree = KDTree(coords)
-    pitch = _pitch(coords)
+    pitch = float(np.median(tree.query(coords, k=2)[0][:, 1]))
     pairs = tree.query_pairs(GAP * pitch, output_type="ndarray") if pitch > 0 else np.empty((0, 2), int)
     return _sections(coords, pairs)
 
@@ -107,10 +101,6 @@ def overlaid(coords: np.ndarray) -> bool:
     sharp = (rings[:, 1] >= NEIGHBOURS) & (rings[:, 1] >= CONTRAST * rings[:, ::2].max(1))
     nearer = np.median(np.sum(distance < (1 - RING) * tried[sharp.argmax()], axis=1))
     return bool(sharp.any() and 1 <= nearer <= OTHERS)
-
-
-def _pitch(coords: np.ndarray) -> float:
-    return float(np.median(KDTree(coords).query(coords, k=2)[0][:, 1]))
 
 
 def _large(labels: np.ndarray) -> np.ndarray:
