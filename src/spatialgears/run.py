@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from spatialgears.model import GEARS
+    from spatialgears.pipeline.cost import Cost
+    from spatialgears.pipeline.prepare import Prepared
+    from spatialgears.reconstruction import Reconstruction
+    from spatialgears.validate import ValidInputs
     from spatialgears.validate.donors import CellsFrom
 
 logger = logging.getLogger(__name__)
@@ -76,17 +80,8 @@ def run(
     inputs that change meanwhile. ``tell`` is called with a line for the user: what the inputs are, what the run will
     take, what is there already.
     """
-    from spatialgears.analysis.annotate import described as annotate_run
-    from spatialgears.analysis.answers import answered, require_regions
-    from spatialgears.io import write_h5ad
     from spatialgears.model import GEARS
-    from spatialgears.pipeline.cost import require_memory
     from spatialgears.pipeline.foreseen import require_sets
-    from spatialgears.pipeline.prepare import prepare
-    from spatialgears.report import require_genes, require_plotly, require_types, write_report
-    from spatialgears.validate import slide_titles
-    from spatialgears.validate.sampling import validate_sampled
-    from spatialgears.validate.sections import split_slides
 
     def say(text: str) -> None:
         logger.info("%s", text)
@@ -104,27 +99,8 @@ def run(
         out.require_plain()
         remove_leftovers(out.root, [path.name for path in (out.manifest, *out.made)])
         described = _described(inputs, config)
-        slides, cells = inputs.read()
-        slides, names, donors = split_slides(
-            slides, inputs.st, inputs.split, spatial_key=inputs.spatial_key, donors=inputs.donors
-        )
-        names = [*names, inputs.sc]
-        require_types(cells, inputs.types)
-        require_genes(cells, [*inputs.genes, *inputs.questions.genes])
-        require_types(cells, inputs.questions.abundance)
-        require_regions(slides, inputs.questions.regions)
-        valid = validate_sampled(
-            slides,
-            cells,
-            seed=config.seed,
-            spatial_key=inputs.spatial_key,
-            normalised=inputs.normalised,
-            names=names,
-            donors=donors,
-        )
-        prepared = prepare(valid, config)
-        cost = prepared.cost(config, n_cells=cells.n_obs)
-        require_memory(cost)
+        given = _Given.read(inputs)
+        valid, prepared, cost = _prepared(given, inputs, config)
         begun = out.manifest.exists()
         _require_unchanged(described, _described(inputs, config))
         manifest = _claim(out, described)
@@ -133,8 +109,8 @@ def run(
         done = bool(manifest.get("results")) and all(path.exists() for path in out.results)
         agreed(FITTED * fitted + DONE * done)
         say(
-            f"{number(sum(map(len, valid.coords)), 'spot')} of {number(len(slides), 'slide')}, "
-            f"{number(cells.n_obs, 'cell')}, {number(len(valid.genes), 'gene')} in common. Donors: {valid.donors.words}."
+            f"{number(sum(map(len, valid.coords)), 'spot')} of {number(len(given.slides), 'slide')}, "
+            f"{number(given.cells.n_obs, 'cell')}, {number(len(valid.genes), 'gene')} in common. Donors: {valid.donors.words}."
         )
         if done:
             say(
@@ -160,53 +136,9 @@ def run(
             model.save(out.model)
             agreed(FITTED)
         placed = model.reconstruct(
-            cells, normalised=inputs.normalised, cells_from=inputs.cells_from, progress=progress
+            given.cells, normalised=inputs.normalised, cells_from=inputs.cells_from, progress=progress
         )
-        placed = annotate_run(
-            placed,
-            cells,
-            slides,
-            titles=slide_titles(names[:-1]),
-            panel=model.panel_,
-            spatial_key=inputs.spatial_key,
-            types=inputs.types,
-            seed=config.seed,
-        )
-        answers = None
-        if inputs.questions:
-            placed, answers = answered(
-                placed,
-                cells,
-                slides,
-                questions=inputs.questions,
-                titles=slide_titles(names[:-1]),
-                spatial_key=inputs.spatial_key,
-                seed=config.seed,
-            )
-            for found, path in ((answers.imputed, out.imputed), (answers.abundance, out.abundance)):
-                if found is not None:
-                    write_h5ad(found, path)
-        placed.write(cells, out.places)
-        placed.write(cells, out.cells, source=inputs.sc, digest=manifest["inputs"][inputs.sc])
-        try:
-            require_plotly()
-        except InputError as error:
-            logger.warning("no report was written. %s", error)
-        else:
-            write_report(
-                out.report,
-                model,
-                placed,
-                cells=cells,
-                slides=slides,
-                names=names,
-                spatial_key=inputs.spatial_key,
-                types=inputs.types,
-                genes=inputs.genes,
-                answers=answers,
-                command=inputs.command,
-                overwrite=True,
-            )
+        placed = _written(out, model, placed, given, inputs, digest=manifest["inputs"][inputs.sc])
         manifest["warnings"] = placed.warnings
         for text in (*placed.self_check, *(f"warning: {text}" for text in placed.warnings)):
             logger.info("%s", text)
@@ -217,30 +149,121 @@ def run(
     return out
 
 
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """The inputs as read, sections of one file taken apart."""
+
+    slides: list[AnnData]
+    cells: AnnData
+    names: list[str]  # of the slides, then of the cells
+    donors: Sequence[str] | None
+
+    @classmethod
+    def read(cls, inputs: RunInputs) -> _Given:
+        from spatialgears.validate.sections import split_slides
+
+        slides, cells = inputs.read()
+        slides, names, donors = split_slides(
+            slides, inputs.st, inputs.split, spatial_key=inputs.spatial_key, donors=inputs.donors
+        )
+        return cls(slides, cells, [*names, inputs.sc], donors)
+
+
+def _prepared(given: _Given, inputs: RunInputs, config: Config) -> tuple[ValidInputs, Prepared, Cost]:
+    """Valid inputs, what the model learns from, and what the run costs; what cannot be used is refused here."""
+    from spatialgears.analysis.answers import require_regions
+    from spatialgears.pipeline.cost import require_memory
+    from spatialgears.pipeline.prepare import prepare
+    from spatialgears.report import require_genes, require_types
+    from spatialgears.validate.sampling import validate_sampled
+
+    require_types(given.cells, inputs.types)
+    require_genes(given.cells, [*inputs.genes, *inputs.questions.genes])
+    require_types(given.cells, inputs.questions.abundance)
+    require_regions(given.slides, inputs.questions.regions)
+    valid = validate_sampled(
+        given.slides,
+        given.cells,
+        seed=config.seed,
+        spatial_key=inputs.spatial_key,
+        normalised=inputs.normalised,
+        names=given.names,
+        donors=given.donors,
+    )
+    prepared = prepare(valid, config)
+    cost = prepared.cost(config, n_cells=given.cells.n_obs)
+    require_memory(cost)
+    return valid, prepared, cost
+
+
+def _written(
+    out: RunFolder, model: GEARS, placed: Reconstruction, given: _Given, inputs: RunInputs, *, digest: str
+) -> Reconstruction:
+    """The reconstruction with all that a run adds to it, after every result but the manifest was written."""
+    from spatialgears.analysis.annotate import described
+    from spatialgears.analysis.answers import answered
+    from spatialgears.io import write_h5ad
+    from spatialgears.report import require_plotly, write_report
+    from spatialgears.validate import slide_titles
+
+    cells, slides, key, seed = given.cells, given.slides, inputs.spatial_key, model.config.seed
+    titles, kinds = slide_titles(given.names[:-1]), inputs.types
+    placed = described(
+        placed, cells, slides, titles=titles, panel=model.panel_, spatial_key=key, types=kinds, seed=seed
+    )
+    answers = None
+    if inputs.questions:
+        placed, answers = answered(
+            placed, cells, slides, questions=inputs.questions, titles=titles, spatial_key=key, seed=seed
+        )
+        for found, path in ((answers.imputed, out.imputed), (answers.abundance, out.abundance)):
+            if found is not None:
+                write_h5ad(found, path)
+    placed.write(cells, out.places)
+    placed.write(cells, out.cells, source=inputs.sc, digest=digest)
+    try:
+        require_plotly()
+    except InputError as error:
+        logger.warning("no report was written. %s", error)
+        return placed
+    write_report(
+        out.report,
+        model,
+        placed,
+        cells=cells,
+        slides=slides,
+        names=given.names,
+        spatial_key=key,
+        types=kinds,
+        genes=inputs.genes,
+        answers=answers,
+        command=inputs.command,
+        overwrite=True,
+    )
+    return placed
+
+
 def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
     """What processes other than the first do: their share of the work, and nothing else."""
     from spatialgears.model import GEARS
-    from spatialgears.validate.sections import split_slides
 
-    slides, cells = inputs.read()
-    slides, names, donors = split_slides(
-        slides, inputs.st, inputs.split, spatial_key=inputs.spatial_key, donors=inputs.donors
-    )
+    given = _Given.read(inputs)
     state = agreed(0)
     if state & DONE:
         return out
     if not state & FITTED:
         GEARS(config).fit(
-            slides,
-            cells,
+            given.slides,
+            given.cells,
             spatial_key=inputs.spatial_key,
             normalised=inputs.normalised,
-            names=[*names, inputs.sc],
-            donors=donors,
+            names=given.names,
+            donors=given.donors,
             checkpoint=out.checkpoints,
         )
         agreed(0)  # the first has saved what all place cells with
-    _loaded(out, config).reconstruct(cells, normalised=inputs.normalised, cells_from=inputs.cells_from)
+    model = _loaded(out, config)
+    model.reconstruct(given.cells, normalised=inputs.normalised, cells_from=inputs.cells_from)
     return out
 
 

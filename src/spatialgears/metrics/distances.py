@@ -58,8 +58,7 @@ def spearman(coords: ArrayLike, truth: ArrayLike) -> float:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.spearman(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     1.0
@@ -83,8 +82,7 @@ def pearson(coords: ArrayLike, truth: ArrayLike) -> float:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.pearson(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     1.0
@@ -114,8 +112,7 @@ def least_squares_scale(coords: ArrayLike, truth: ArrayLike) -> float:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.least_squares_scale(3 * truth[:, ::-1], truth), 6)
     1.0
@@ -147,8 +144,7 @@ def stress1(coords: ArrayLike, truth: ArrayLike, *, scale: float | None = None) 
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.stress1(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     0.0
@@ -179,8 +175,7 @@ def scale_error(coords: ArrayLike, truth: ArrayLike) -> float:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.scale_error(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     0.0

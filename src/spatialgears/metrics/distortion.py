@@ -26,8 +26,7 @@ def morton_order(points: ArrayLike) -> NDArray[np.intp]:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> corners = np.array([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     >>> sg.metrics.morton_order(corners).tolist()
     [0, 2, 3, 1]
@@ -63,8 +62,7 @@ def distortion_matrix(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> sg.metrics.distortion_matrix(truth[:, ::-1], truth, blocks=4).shape
     (4, 4)

@@ -33,8 +33,7 @@ def swd(coords: ArrayLike, truth: ArrayLike, *, projections: int = 64, seed: int
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.swd(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     0.0
@@ -75,8 +74,7 @@ def w1_knn(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.w1_knn(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     0.0

@@ -103,8 +103,7 @@ def edge_auc(coords: ArrayLike, truth: ArrayLike, *, k: int = 20, radius: float 
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.edge_auc(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     1.0
@@ -127,8 +126,7 @@ def balanced_ap(coords: ArrayLike, truth: ArrayLike, *, k: int = 20, radius: flo
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.balanced_ap(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     1.0
@@ -154,8 +152,7 @@ def edge_roc(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> false, true = sg.metrics.edge_roc(truth[:, ::-1], truth)
     >>> float(true[-1])
@@ -207,8 +204,7 @@ def shell_f1(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.shell_f1(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     1.0

@@ -67,8 +67,7 @@ def evaluate(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> scores = sg.metrics.evaluate(truth[:, ::-1], truth)
     >>> round(scores["spearman"], 6), round(scores["trust"], 6)

@@ -37,8 +37,7 @@ def mixing(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> rng = np.random.default_rng(0)
     >>> mixed = rng.normal(size=(200, 3))
     >>> slides = np.repeat(["a", "b"], 100)
@@ -66,8 +65,7 @@ def neighbour_entropy(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> rng = np.random.default_rng(0)
     >>> mixed = rng.normal(size=(200, 3))
     >>> slides = np.repeat(["a", "b"], 100)
@@ -94,8 +92,7 @@ def ilisi(embedding: ArrayLike, labels: ArrayLike, *, k: int = 20, balanced: boo
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> rng = np.random.default_rng(0)
     >>> mixed = rng.normal(size=(200, 3))
     >>> slides = np.repeat(["a", "b"], 100)

@@ -85,8 +85,7 @@ def knn_distances(points: ArrayLike, *, k: int = 20, rows: Rows | None = None) -
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> line = np.column_stack([np.arange(6.0), np.zeros(6)])
     >>> sg.metrics.knn_distances(line, k=2)[0].tolist()
     [1.0, 2.0]
@@ -116,8 +115,7 @@ def neighbourhood_radius(points: ArrayLike, *, k: int = 20, rows: Rows | None = 
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> line = np.column_stack([np.arange(6.0), np.zeros(6)])
     >>> sg.metrics.neighbourhood_radius(line, k=1)
     1.0
@@ -166,8 +164,7 @@ def cal_error(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.cal_error(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     0.0
@@ -215,8 +212,7 @@ def lrmse(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.lrmse(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     0.0
@@ -244,8 +240,7 @@ def local_stress(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.local_stress(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     0.0
@@ -274,8 +269,7 @@ def trustworthiness(coords: ArrayLike, truth: ArrayLike, *, k: int = 20, rows: R
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.trustworthiness(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     1.0
@@ -306,8 +300,7 @@ def continuity(coords: ArrayLike, truth: ArrayLike, *, k: int = 20, rows: Rows |
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> truth = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(sg.metrics.continuity(3 * truth[:, ::-1], truth), 6)  # mirrored and scaled
     1.0

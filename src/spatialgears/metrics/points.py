@@ -69,8 +69,7 @@ def canonical(points: ArrayLike) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import spatialgears as sg
+    >>> import numpy as np, spatialgears as sg
     >>> sg.metrics.canonical([[0.0, 0.0], [4.0, 0.0]]).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
