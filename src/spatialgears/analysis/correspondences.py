@@ -62,9 +62,8 @@ def by_expression(
     cells_raw, slide_counts, genes = _shared(adata, slide, layer)
     counts, raw = cells_raw
     anchors = np.sort(numpy_rng(seed, "anchors").permutation(kept)[:MAX_ANCHORS])
-    _, near = KDTree(coords[kept]).query(
-        coords[anchors], k=min(POOL, len(kept))
-    )  # (anchors, pool), itself included
+    # (anchors, pool), itself included
+    _, near = KDTree(coords[kept]).query(coords[anchors], k=min(POOL, len(kept)))
     pool = sparse.csr_matrix(
         (np.full(near.size, 1.0 if raw else 1 / near.shape[1], np.float32), kept[near].ravel(),
          np.arange(len(anchors) + 1) * near.shape[1]),
@@ -76,11 +75,10 @@ def by_expression(
     x, _ = cell_features(slide_counts[:, columns], panel, config, raw=raw)
     y, _ = cell_features(pooled[:, columns], panel, config, raw=raw)
     encoder = reference_encoder(x, seed=seed)
-    known, query = (_unit(encoder.embed(part).numpy()) for part in (x, y))
+    embedded = (encoder.embed(part).numpy() for part in (x, y))
+    known, query = (z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12) for z in embedded)
     k = min(BEST_SPOTS, len(known))
-    index = (
-        NearestNeighbors(n_neighbors=k).fit(known).kneighbors(query, return_distance=False)
-    )  # (anchors, k)
+    index = NearestNeighbors(n_neighbors=k).fit(known).kneighbors(query, return_distance=False)
     found = spots[index]  # (anchors, k, 2)
     centre = found.mean(1)
     scatter = np.square(found - centre[:, None]).sum(2).mean(1)  # spots that disagree are a poor match
@@ -105,10 +103,8 @@ def by_shape(
     plans, costs, poses = [], [], []
     for start in range(GW_STARTS):
         angle = 4 * np.pi * (start // 2) / GW_STARTS
-        turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]) * [
-            1,
-            (-1) ** start,
-        ]
+        turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        turn = turn * [1, (-1) ** start]  # every other start is mirrored
         initial = ot.emd(p, q, ot.dist(x @ turn, y))
         plan, log = ot.gromov.gromov_wasserstein(
             *inner, p, q, G0=initial, max_iter=100, tol_rel=1e-6, log=True
@@ -178,10 +174,6 @@ def _shared(
     if cells_raw and not spots_raw:
         spots = matched_counts(spots, cells)
     return (cells, cells_raw), spots, genes
-
-
-def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 
 
 def _canonical(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -122,7 +122,9 @@ def spatial_expression(
         spots, measured = lookup.places(slide, spatial_key, "slide"), lookup.gene_names(slide, layer, "slide")
         logged = lookup.log_expression(slide, layer=layer, name="slide")
         table["slide"] = _moran(logged, spots, measured, names_of_moran, n_neighbors=n_neighbors)
-        found["agreement"] = _spearman(table["reconstruction"], table["slide"])
+        found["agreement"] = np.nan
+        if (table.nunique() > 1).all():
+            found["agreement"] = float(stats.spearmanr(table["reconstruction"], table["slide"]).statistic)
         logger.info("Moran's I of %d genes: Spearman %.2f with the slide", len(table), found["agreement"])
     adata = lookup.target(adata, copy)
     if smoothed is not None:
@@ -198,9 +200,3 @@ def _shared_names(cells: NDArray, spots: NDArray) -> NDArray:
             "Use the same kind of gene names in both.",
         )
     return np.asarray(shared)
-
-
-def _spearman(a: pd.Series, b: pd.Series) -> float:
-    if a.nunique() < 2 or b.nunique() < 2:
-        return float("nan")
-    return float(stats.spearmanr(a, b).statistic)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from scipy import sparse
 
 from spatialgears.analysis import lookup
@@ -116,7 +117,8 @@ def transfer(
         weigh(cells, one, **options, basis=where, spatial_key=spatial_key, outside=outside, seed=seed)  # type: ignore[arg-type]
         for one, where in zip(slides, keys, strict=True)
     ]
-    numeric = all(_numeric(one.obs[key]) for one in slides)
+    kinds = [one.obs[key].dtype for one in slides]
+    numeric = all(is_numeric_dtype(kind) and not is_bool_dtype(kind) for kind in kinds)
     if numeric:
         values = [one.obs[key].to_numpy(np.float64) for one in slides]
         weights = [matrix(*one, seed=seed) for one in found]
@@ -134,7 +136,10 @@ def transfer(
     names = pd.Index(np.concatenate([one.categories for one in labels])).unique().sort_values()
     table = np.zeros((cells.n_obs, len(names)))
     for one, (evidence, settings) in zip(labels, found, strict=True):
-        there = _indicator(names.get_indexer(one.astype(str)), len(names))
+        codes = names.get_indexer(one.astype(str))
+        there = sparse.csr_matrix(
+            (np.ones(len(codes)), (np.arange(len(codes)), codes)), (len(codes), len(names))
+        )
         settings, power = StandIns.of(evidence, settings, there, seed=seed).calibrated(likeness is None)
         weights = matrix(evidence, settings, seed=seed)
         table += sharpened(np.asarray((weights @ there).todense()), power) / len(slides)
@@ -149,12 +154,3 @@ def transfer(
     cells.obsm[key_added] = pd.DataFrame(table, cells.obs_names, names)
     logger.info("%s of %s cells have a label", int((probability >= least).sum()), len(chosen))
     return cells if copy else None
-
-
-def _numeric(values: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-
-
-def _indicator(codes: np.ndarray, n: int) -> sparse.csr_matrix:
-    """(rows, n) one where a row has the code."""
-    return sparse.csr_matrix((np.ones(len(codes)), (np.arange(len(codes)), codes)), (len(codes), n))

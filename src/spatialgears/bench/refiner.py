@@ -93,7 +93,7 @@ def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, flo
     features, network = network_inputs(model, task)
     some = np.sort(numpy_rng(config.seed, "cells").permutation(len(features))[:N_CELLS])
     layouts: dict[str, Callable[[], np.ndarray]] = {
-        name: partial(_layout, way)
+        name: lambda way=way: canonical(way()[0].double().numpy()).coords  # type: ignore[misc]
         for name, way in ways(network.ensemble, features[some], seed=config.seed).items()
     }
     layouts["as users get it"] = lambda: model.reconstruct(task.cells).coords[some]
@@ -128,10 +128,6 @@ def draw(
         ax.set(title=name, xlabel="share of training", ylim=(0, 2))
         ax.legend(fontsize="small")
     return figure
-
-
-def _layout(way: Callable[[], Tensor]) -> np.ndarray:
-    return canonical(way()[0].double().numpy()).coords
 
 
 def _timed(layout: Callable[[], np.ndarray], truth: np.ndarray) -> dict[str, float]:

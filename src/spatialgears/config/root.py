@@ -237,14 +237,11 @@ def _assignment(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"--set expects stage.key=value, found {text!r}.", "Example: --set seed=1")
-    return key.strip(), _parse(value.strip())
-
-
-def _parse(text: str) -> Any:
+    value = value.strip()
     try:
-        return json.loads(text)
+        return key.strip(), json.loads(value)
     except (ValueError, RecursionError):
-        return {"True": True, "False": False}.get(text, text)
+        return key.strip(), {"True": True, "False": False}.get(value, value)
 
 
 def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,10 +32,6 @@ SPOT_LEAST, CELL_LEAST = 0.3, 0.7
 DROPOUT, NOISE, JITTER = 0.3, 0.015, 0.25
 
 
-def _seed(generator: torch.Generator) -> int:
-    return int(torch.randint(2**62, (), generator=generator))
-
-
 class Views:
     """Views of the profiles of several groups (slides, or batches of cells), concatenated.
 
@@ -124,7 +120,9 @@ class Views:
         return log_normalise(kept, self.target)
 
     def _profiles(self, rows: np.ndarray, generator: torch.Generator) -> Matrix:
-        return self._thinned(rows, _seed(generator)) if self.thins else self._normalised(self.counts[rows])
+        if not self.thins:
+            return self._normalised(self.counts[rows])
+        return self._thinned(rows, int(torch.randint(2**62, (), generator=generator)))
 
     def _fill_bank(self, n_views: int, seed: int) -> Tensor:
         bank = torch.empty(n_views, *self.counts.shape)

@@ -216,10 +216,8 @@ def _centres(sdata: SpatialData, adata: AnnData, table: str, system: str) -> np.
     """(n, 2) centres of what the rows of a table annotate, in one coordinate system."""
     library = _library()
     attributes = adata.uns["spatialdata_attrs"]
-    region, instance = (
-        adata.obs[attributes["region_key"]].astype(str),
-        adata.obs[attributes["instance_key"]],
-    )
+    region = adata.obs[attributes["region_key"]].astype(str)
+    instance = adata.obs[attributes["instance_key"]]
     places = np.full((adata.n_obs, 2), np.nan)
     for name in region.unique():
         if name not in sdata:

@@ -97,15 +97,17 @@ def fit_model(
         nearest=nearest,
         noise=network.noise(some_cells, seed=config.seed) if len(geometry.members) > 1 else 0.0,
     )
+    of_encoder = {} if encoder is None else encoder.history
+    reach = float(nearest.reach) if nearest else None
     fitted = Fitted(
         view=view,
         network=network,
         slides=_keep_slides(prepared, spots, seed=config.seed),
         confidence=confidence,
         checks=checks,
-        history=geometry.history | (_named("encoder", encoder.history) if encoder else {}),
+        history=geometry.history | {f"encoder/{name}": one for name, one in of_encoder.items()},
         warnings=prepared.warnings,
-        embedding=_summary(encoder, nearest),
+        embedding={} if encoder is None else encoder.summary() | {"reach": reach},
         inputs=FitRecord.of(prepared.spots, _cells(prepared), forms=prepared.inputs.forms, raw=prepared.raw),
         folds=prepared.folds,
         donors=prepared.inputs.donors,
@@ -233,17 +235,6 @@ def _keep_slides(prepared: Prepared, spots: SpotFeatures, *, seed: int) -> list[
         given = np.argsort(prepared.rows[s][chosen])
         kept.append(KeptSlide(coords[chosen], anchors, features, frame, float(pitch), given, checked))
     return kept
-
-
-def _summary(encoder: EncoderFit | None, nearest: NearestSpots | None) -> dict[str, object]:
-    """What to tell of the embedding."""
-    if encoder is None:
-        return {}
-    return encoder.summary() | {"reach": float(nearest.reach) if nearest else None}
-
-
-def _named(prefix: str, history: dict[str, list[float]]) -> dict[str, list[float]]:
-    return {f"{prefix}/{name}": values for name, values in history.items()}
 
 
 def _cells(prepared: Prepared) -> sparse.csr_matrix:

@@ -193,7 +193,9 @@ class _Placing:
         samples = np.zeros((len(drawn), len(self.features), 2), dtype=np.float32)
         with clock("samples"):
             for s, one in enumerate(drawn):
-                samples[s] = _onto(one.result().coords.astype(np.float64), coords)
+                source = one.result().coords.astype(np.float64)
+                source -= source.mean(0)
+                samples[s] = source @ lay_on(source, coords - coords.mean(0)) + coords.mean(0)
                 progress("samples", s + 1, len(samples), {})
         diagnostics = {**found.diagnostics, "mode": found.mode, "spacing": strength, "noise": noise}
         if n_cells >= self.config.assembly.spacing_cells:  # fewer do not fill a tissue
@@ -296,8 +298,3 @@ def unfilled(
         even = pitch * np.sqrt(max(1.0, len(spots) / len(coords)))
         shares.append(float((tree.query(spots)[0] > 2 * even).mean()))
     return float(np.mean(shares))
-
-
-def _onto(source: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    centred = source - source.mean(0)
-    return centred @ lay_on(centred, target - target.mean(0)) + target.mean(0)

@@ -51,10 +51,7 @@ LOCAL = 0.8  # edge AUC from which neighbouring spots are said to stay neighbour
 FEWEST_SPOTS = 10  # held-out spots of a slide that are worth a self-check
 SPATIAL = 0.1  # Moran's I from which a gene is called spatial
 FEW_SPATIAL = 10  # fewer such genes are worth a warning
-STRONGEST, WEAK = (
-    50,
-    0.15,
-)  # the strongest genes, and the mean Moran's I below which their signal is called weak
+STRONGEST, WEAK = 50, 0.15  # the strongest genes, and the mean Moran's I below which their signal is weak
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,10 @@ def make_fabric(config: Config) -> Fabric:
             "Use accelerator = cpu and devices = 1.",
         ) from error
     fabric.launch()
-    log.info("networks are trained on %s", "the CPU" if on_cpu else _device_name(fabric.device))
+    device = fabric.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    log.info("networks are trained on %s", "the CPU" if on_cpu else name)
     return fabric
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def join(config: Config) -> None:

@@ -334,7 +334,8 @@ def _check_types(inputs: Sequence[object], names: Sequence[str], *, n_slides: in
 def _read_values(
     matrix: Any, one: names_of.Genes, genes: np.ndarray, rows: np.ndarray | None
 ) -> sparse.csr_matrix:
-    columns = one.var.index.get_indexer(genes) if one.var.index.is_unique else _first(one, genes)
+    alone = ~one.var.index.duplicated(keep=False)  # some other names may repeat
+    columns = np.flatnonzero(alone)[one.var.index[alone].get_indexer(genes)]
     with values.readable(one.name):
         return values.to_csr(matrix, columns, rows)
 
@@ -353,12 +354,6 @@ def _check_not_empty(counts: sparse.csr_matrix, coords: np.ndarray | None, least
         )
     if coords is not None:
         places.check_spread(coords[shown], name)
-
-
-def _first(one: names_of.Genes, genes: np.ndarray) -> np.ndarray:
-    """Positions of genes among names of which some others repeat."""
-    alone = ~one.var.index.duplicated(keep=False)
-    return np.flatnonzero(alone)[one.var.index[alone].get_indexer(genes)]
 
 
 def _judge(

@@ -135,6 +135,8 @@ def split_slides(
     ``by`` is None to leave all as they are, a column of ``.obs`` that names sections, or "auto". The donor of a slide is
     that of all its sections.
     """
+    from spatialgears.validate import title_of
+
     found: list[AnnData] = []
     called: list[str] = []
     source: list[int] = []
@@ -145,7 +147,7 @@ def split_slides(
             continue
         for label in dict.fromkeys(labels):
             found.append(slide[np.flatnonzero(labels == label)].to_memory())
-            called.append(f"{_stem(name)} {label}")
+            called.append(f"{title_of(name)} {label}")
             source.append(i)
     if by not in (None, "auto") and len(found) == len(slides):
         raise InputError(
@@ -176,9 +178,3 @@ def _labels(slide: AnnData, name: str, by: str, spatial_key: str) -> pd.Series |
             "Give each spot its section, or leave these spots out.",
         )
     return values.astype(str)
-
-
-def _stem(name: str) -> str:
-    from spatialgears.validate import title_of
-
-    return title_of(name)
