@@ -55,7 +55,9 @@ def made(**contents) -> ModuleType:
     return module
 
 
-def test_spaotsc_gets_costs_of_the_right_shapes(place, pair):
+def test_spaotsc_gets_costs_of_the_right_shapes(place, pair, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dit.pid.lattice", made())
+
     class Spatial:
         def __init__(self, *, sc_data, is_data, sc_dmat, is_dmat):
             assert sc_data.shape == (40, 30) and is_data.shape == (20, 30)
@@ -125,3 +127,219 @@ def test_cytospace_reads_its_tables_and_its_assignment_is_read(place, pair):
     coords = place("cytospace", cytospace=made(), cytospace__cytospace=made(main_cytospace=main_cytospace))
     np.testing.assert_allclose(coords[:39], pair[2][:39])
     np.testing.assert_allclose(coords[39], pair[2][20:39].mean(0))  # the mean place of its type
+
+
+def nearest_spot(spots, cells):
+    """Which spot each cell's counts are those of; (cells, spots) of zeros and ones."""
+    return (np.abs(cells[:, None] - spots[None]).sum(2) < 1e-3).astype(float)
+
+
+def test_cellcontrast_learns_from_each_slide_and_takes_the_most_similar_spot(place, pair):
+    def train_model(options, slide):
+        assert options.parameter_file_path.name == "parameters_spot.json"
+        np.testing.assert_allclose(slide.obs[["x", "y"]], pair[0].obsm["spatial"])
+        assert set(slide.obs["embryo"]) == {"slide 0"}
+
+    module = made(
+        train=made(train_model=train_model, __file__="/source/cellContrast/train.py"),
+        inference=made(
+            infer_representations=lambda model, adata: adata.X,
+            map_to_ST=lambda cells, spots, coords: coords[nearest_spot(spots, cells).argmax(1)],
+        ),
+    )
+    np.testing.assert_allclose(place("cellcontrast", cellContrast=module), pair[2])
+
+
+def test_celloc_runs_without_a_gpu(place, pair, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datatable", made())
+    celloc = made()
+
+    def paired_align(singles, slide, *, b_init, use_gpu, task):
+        assert str(celloc.torch.device("cuda")) == "cpu" and celloc.torch.ones(1) == 1
+        edges = celloc.knn_graph(torch.tensor([[0.0], [1.0], [5.0]]), k=2, loop=True)
+        assert edges.tolist() == [[0, 0, 1, 1, 2, 2], [0, 1, 1, 0, 2, 1]]
+        assert (list(b_init), use_gpu, task) == ([2] * 20, False, "location_recovery")
+        assert singles.obsm["X_pca"].shape == (40, 29)
+        return nearest_spot(slide.X, singles.X)
+
+    celloc.paired_align = paired_align
+    common = made(estimate_cell_number_RNA_reads=lambda table, mean: [mean] * table.shape[1])
+    coords = place("celloc", Celloc=made(CELLOC=celloc, mapping_optimizer=made()), Celloc__common=common)
+    np.testing.assert_allclose(coords, pair[2])
+
+
+@pytest.mark.parametrize("n_slides", [1, 2])
+def test_isort_trains_a_network_for_each_slide_and_one_for_all(place, pair, monkeypatch, n_slides):
+    spots, _, truth = pair
+    spots.obs["slide"] = np.repeat([f"slide {i}" for i in range(n_slides)], 20 // n_slides)
+    monkeypatch.setitem(sys.modules, "sctour", made())
+    steps = []
+
+    class Network(torch.nn.Linear):
+        def __init__(self, n_genes, hidden, n_out):
+            super().__init__(n_genes, n_out)
+
+        def forward(self, x):
+            coords = (truth - spots.obsm["spatial"].mean(0)) / spots.obsm["spatial"].std(0)
+            return torch.tensor(coords, requires_grad=True)
+
+    network = made(
+        NeuralNet=Network,
+        seed_everything=lambda seed: None,
+        initialize_model=lambda *sizes: (Network(*sizes), None, None),
+        prepare_data=lambda x, y, weights: (len(x), len(weights)),
+        train_and_validate=lambda *given: steps.append(given[-1]),
+        train_model=lambda model, optimizer, epochs, *given: steps.append(epochs),
+    )
+    ratio = SimpleNamespace(fit=lambda cells: None, calculate_weights=lambda slide: np.ones(slide.n_obs))
+    isort = made(KLIEP=lambda *, sigma: ratio, optimize_prediction_weights=lambda *given: np.ones(n_slides))
+    coords = place("isort", iSORTlib=made(iSORT=isort, network=network))
+    assert steps == ([500] if n_slides == 1 else [500, 500, 3000])
+    np.testing.assert_allclose(coords - coords.mean(0), truth - truth.mean(0), atol=1e-6)
+
+
+def test_envi_places_cells_by_its_latent_space(place, pair):
+    class ENVI:
+        def __init__(self, *, spatial_data, sc_data, batch_key):
+            assert batch_key == "slide"
+            self.spatial_data, self.sc_data = spatial_data, sc_data
+
+        def train(self, *, key):
+            self.spatial_data.obsm["envi_latent"] = pair[0].obsm["spatial"]
+            self.sc_data.obsm["envi_latent"] = np.tile([20.0, 15.0], (40, 1))
+
+    jax = made(random=SimpleNamespace(key=lambda seed: seed))
+    coords = place("envi", scenvi=made(ENVI=ENVI), jax=jax)
+    assert coords.shape == (40, 2) and (np.abs(coords - [20, 15]) < 6).all()
+
+
+def test_sc2spa_gets_the_slide_in_the_first_quadrant(place, pair):
+    def fine_mapping(slide, singles, *, sparse, batch_size, save, FM, seed):
+        assert slide.obsm["spatial"].min() == 1 and batch_size == 2 and not sparse and not FM
+        singles.obsm["spatial_mapping"] = nearest_spot(slide.X, singles.X) @ slide.obsm["spatial"]
+
+    coords = place("sc2spa", SC2Spa=made(tl=made(FineMapping=fine_mapping)))
+    np.testing.assert_allclose((coords - 1) * 40 / 100, pair[2], atol=1e-6)
+
+
+def test_sagenet_gets_five_partitions_of_the_slide(place, pair, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sagenet", made())
+
+    class Sage:
+        def __init__(self, *, device):
+            self.mapped = []
+
+        def add_ref(self, slide, *, comm_columns, tag, epochs):
+            assert len(comm_columns) == 5 and epochs == 20 and "adj" in slide.varm
+            assert all(slide.obs[name].dtype.kind == "i" for name in comm_columns)
+
+        def map_query(self, adata, *, save_pred, save_ent, save_prob):
+            adata.obsm["prob_concatenated"] = adata.X
+
+    def glasso(slide):
+        slide.varm["adj"] = np.eye(slide.n_vars)
+
+    def map2ref(slide, singles):
+        return nearest_spot(*(a.obsm["prob_concatenated"] for a in (slide, singles))).argmax(1), None
+
+    modules = {
+        "torch_geometric": made(data=made()),
+        "torch_geometric__data": made(),
+        "torch_geometric__loader": made(DataLoader=object),
+        "sagenet__sage": made(sage=Sage),
+        "sagenet__utils": made(glasso=glasso, map2ref=map2ref),
+    }
+    np.testing.assert_allclose(place("sagenet", **modules), pair[2])
+
+
+def test_rctd_places_types_and_spots_it_leaves_out_do_not_count(place, pair):
+    kept = np.arange(20) < 10
+
+    def run_rctd(spots, reference, *, mode):
+        assert mode == "full"
+        weights = np.zeros((10, 1))
+        weights[3] = 1
+        return SimpleNamespace(weights=weights, pixel_mask=kept, cell_type_names=["A"])
+
+    coords = place("rctd", rctd=made(Reference=lambda cells, cell_type_col: None, run_rctd=run_rctd))
+    grid = pair[0].obsm["spatial"]
+    np.testing.assert_allclose(coords[20:], np.tile(grid[3], (20, 1)))
+    np.testing.assert_allclose(coords[:20], np.tile(grid[:10].mean(0), (20, 1)))  # a type that it dropped
+
+
+def test_r_scripts_find_both_matrices_and_give_a_table_back(pair, monkeypatch, tmp_path):
+    """A program that stands in for Rscript: it reads what it is given and writes the table."""
+    monkeypatch.syspath_prepend(str(HERE))
+    fake = tmp_path / "Rscript"
+    fake.write_text(
+        f"""#!{sys.executable}
+import sys
+from pathlib import Path
+from scipy.io import mmread
+script, folder, seed, source = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], sys.argv[5]
+if "stop" in script.read_text():
+    sys.exit("Error in library(Seurat) : there is no package called 'Seurat'")
+assert mmread(folder / "spots.mtx").shape == (30, 20) and mmread(folder / "cells.mtx").shape == (30, 40)
+assert len((folder / "genes.txt").read_text().split()) == 30 and (seed, source) == ("4", "/source")
+assert (folder / "types.txt").read_text().split() == ["b"] * 20 + ["A"] * 20
+(folder / "result.csv").write_text((folder / "coords.csv").read_text())
+"""
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{__import__('os').environ['PATH']}")
+    from in_r import in_r
+
+    spots, cells, _ = pair
+    found = in_r("result <- coords", spots, cells, seed=4, source="/source")
+    np.testing.assert_allclose(found, spots.obsm["spatial"])
+    with pytest.raises(SystemExit, match="there is no package"):
+        in_r("stop()", spots, cells, seed=0)
+
+
+def test_seurat_and_spotlight_read_their_tables(place, pair):
+    spots, _, truth = pair
+    moved = made(in_r=lambda script, spots, cells, seed: pd.DataFrame(truth))
+    np.testing.assert_allclose(place("seurat", in_r=moved), truth)
+
+    def proportions(script, spots, cells, *, seed, source):
+        assert set(cells.obs["type"]) == {"t0", "t1"}
+        table = np.zeros((20, 2))
+        table[4, 0] = table[7, 1] = 1
+        return pd.DataFrame(table, columns=["t0", "t1"])
+
+    coords = place("spotlight", in_r=made(in_r=proportions))
+    np.testing.assert_allclose(coords[:20], np.tile(spots.obsm["spatial"][7], (20, 1)), atol=1e-5)
+    np.testing.assert_allclose(coords[20:], np.tile(spots.obsm["spatial"][4], (20, 1)), atol=1e-5)
+
+
+def test_luna_gets_genes_first_and_no_coordinates_of_cells(pair, monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.delitem(sys.modules, "common", raising=False)
+    spec = importlib.util.spec_from_file_location("luna_runner", HERE / "luna" / "runner.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    table = module.frame(pair[0], pair[0].obsm["spatial"], np.full(20, "s"))
+    assert list(table.columns[30:]) == ["coord_X", "coord_Y", "cell_section", "cell_class"]
+    assert table.shape == (20, 34) and list(module.EPOCHS) == sorted(module.EPOCHS)
+
+
+@pytest.mark.parametrize("n_slides", [1, 2])
+def test_tuned_settings_are_chosen_on_held_out_spots_alone(pair, monkeypatch, n_slides):
+    monkeypatch.syspath_prepend(str(HERE))
+    from held_out import with_best_setting
+
+    spots, cells, truth = pair
+    spots.obs["slide"] = np.repeat([f"slide {i}" for i in range(n_slides)], 20 // n_slides)
+    asked = []
+
+    def place_with(given, singles, setting):
+        asked.append((given.n_obs, singles.n_obs, setting["noise"]))
+        where = nearest_spot(spots.X.toarray(), singles.X.toarray()) @ spots.obsm["spatial"]
+        return where + setting["noise"] * np.random.default_rng(1).normal(size=where.shape)
+
+    found = with_best_setting(spots, cells, [{"noise": 50.0}, {"noise": 0.1}], place_with)
+    assert found["on_held_out_spots"][1] > 0.95 > found["on_held_out_spots"][0]
+    assert asked[-1] == (20, 40, 0.1) and all(given + aside == 20 for given, aside, _ in asked[:2])
+    if n_slides == 2:
+        assert asked[0][:2] == (10, 10)
+    np.testing.assert_allclose(found["coords"], truth, atol=1)

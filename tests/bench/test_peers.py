@@ -31,7 +31,7 @@ def common(monkeypatch):
     return load(HERE / "common.py", monkeypatch)
 
 
-@pytest.mark.parametrize("peer", PEERS.values(), ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", [p for p in PEERS.values() if not p.not_run], ids=lambda peer: peer.name)
 def test_every_peer_has_a_runner_and_pinned_requirements(peer, monkeypatch):
     lines = [line for line in peer.requirements.read_text().splitlines() if line and not line.startswith("#")]
     assert lines and all(re.fullmatch(r"[\w.\-\[\]]+==[\w.+!]+", line) for line in lines)
@@ -53,6 +53,16 @@ def test_peers_that_are_not_on_pypi_need_a_folder(tmp_path):
     with pytest.raises(InputError, match="not a folder"):
         PeerOptions(sources={"come": tmp_path / "missing"}).source_of(PEERS["come"])
     assert PeerOptions().source_of(PEERS["tangram"]) is None
+
+
+def test_a_peer_that_cannot_run_here_says_why(monkeypatch):
+    with pytest.raises(InputError, match="R packages keras"):
+        PeerOptions().source_of(PEERS["scholography"])
+    monkeypatch.setattr(peers.shutil, "which", lambda program: None)
+    with pytest.raises(InputError, match=r"needs R with the package Seurat.*Rscript is not on this machine"):
+        PeerOptions().source_of(PEERS["seurat"])
+    monkeypatch.setattr(peers.shutil, "which", lambda program: "/usr/bin/Rscript")
+    assert PeerOptions().source_of(PEERS["seurat"]) is None
 
 
 def test_environments_are_made_once_and_shared_by_equal_requirements(tmp_path, monkeypatch):

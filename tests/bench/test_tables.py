@@ -4,6 +4,9 @@ import re
 
 import pytest
 
+from spatialgears.bench import overview
+from spatialgears.bench.request import Request
+from spatialgears.bench.store import Store
 from spatialgears.bench.tables import TABLE1, standing, table, tables
 
 
@@ -89,9 +92,9 @@ def test_columns_can_be_chosen():
     assert "LRMSE@10" in text and "Trust" not in text
 
 
-@pytest.mark.parametrize("status", ["failed", "unavailable"])
-def test_a_table_of_failures_alone(status):
-    assert f"{status}: no" in table([row("a", status=status, reason="no")])
+@pytest.mark.parametrize(("status", "shown"), [("failed", "failed"), ("unavailable", "not run")])
+def test_a_table_of_failures_alone(status, shown):
+    assert f"{shown}: no" in table([row("a", status=status, reason="no")])
 
 
 def scores(value: float) -> dict[str, float]:
@@ -154,3 +157,46 @@ def test_nothing_stands_without_rivals():
     ours = row("GEARS default", kind="ours", **scores(0.9))
     depth = row("GEARS default", kind="ours", depth_axis=0.3), row("a", depth_axis=0.2)
     assert all(len(standing(rows).splitlines()) == 2 for rows in ([ours], depth))
+
+
+def kept(folder, rows):
+    """A folder of rows, as a benchmark leaves it."""
+    for i, made in enumerate(rows):
+        Store(folder).save({**made, "key": f"row{i}", "started": ""})
+    return Request(out=folder)
+
+
+def texts(figure) -> list[str]:
+    return [text.get_text() for ax in figure.axes for text in ax.texts]
+
+
+def test_one_picture_of_all_methods_on_all_tasks(tmp_path):
+    rows = [
+        row("GEARS default", kind="ours", seed=0, **scores(0.9)),
+        row("GEARS default", kind="ours", seed=1, **scores(0.8)),
+        row("GEARS default: one sample", kind="ours", **scores(0.99)),
+        row("simple", kind="reference", **scores(0.7)),
+        row("ceiling", kind="reference", sees_truth=True, **scores(0.95)),
+        row("slow", status="timeout"),
+        row("barred", status="unavailable"),
+        row("deep", task="layers", depth_axis=0.3),
+    ]
+    outcome = overview.run(kept(tmp_path, rows), print)
+    ax = outcome.figures["overview"].axes[0]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["t"]
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names[:3] == ["ceiling (sees the truth)", "GEARS default", "simple"]
+    assert set(names[3:]) == {"slow", "barred"}
+    shown = {text.get_text(): text.get_weight() for text in ax.texts}
+    assert shown == {
+        "0.95": "normal",
+        "0.85\n± 0.07": "bold",
+        "0.70": "normal",
+        "too\nslow": "normal",
+        "not\nrun": "normal",
+    }
+    assert set(texts(outcome.figures["time"])) == {"GEARS default", "simple", "ceiling", "slow", "barred"}
+
+
+def test_no_picture_without_a_spearman(tmp_path):
+    assert not overview.run(kept(tmp_path, [row("deep", depth_axis=0.3)]), print).figures

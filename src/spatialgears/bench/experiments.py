@@ -10,12 +10,12 @@ from spatialgears.bench import (
     kept_out_genes,
     label_transfer,
     many_cells,
+    overview,
     patches,
     refiner,
     registration,
     scaling,
     speed,
-    tables,
 )
 from spatialgears.bench.comparisons import COMPARISONS
 from spatialgears.bench.fitted import ONE_PRESET
@@ -94,5 +94,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         _SPEED,
         speed.throughput,
     ),
-    "tables": Experiment("tables of all rows in the output folder; runs nothing", frozenset(), tables.run),
+    "tables": Experiment(
+        "tables of all rows in the output folder, and two pictures of them; runs nothing",
+        frozenset(),
+        overview.run,
+    ),
 }

@@ -12,7 +12,8 @@ from spatialgears import plotting
 from spatialgears.bench.store import Row
 from spatialgears.bench.tables import METRICS, TABLE1, summary
 
-_COLORS = {"ours": "#0072B2", "other": "#009E73", "reference": "#666666", "peer": "#D55E00"}
+#: By kind of method.
+COLORS = {"ours": "#0072B2", "other": "#009E73", "reference": "#666666", "peer": "#D55E00"}
 
 
 def comparison(rows: Sequence[Row], *, columns: Sequence[str] = TABLE1) -> Figure:
@@ -30,7 +31,7 @@ def comparison(rows: Sequence[Row], *, columns: Sequence[str] = TABLE1) -> Figur
             for y, name in enumerate(names):
                 if name in (values := summary(group, metric)):
                     mean, spread = values[name]
-                    ax.errorbar(mean, y, xerr=spread, fmt="o", ms=4, color=_COLORS[kinds[name]])
+                    ax.errorbar(mean, y, xerr=spread, fmt="o", ms=4, color=COLORS[kinds[name]])
             ax.set(title=METRICS[metric][0], yticks=range(len(names)), ylim=(-0.6, len(names) - 0.4))
             ax.set_yticklabels(names if metric == columns[0] else [], fontsize="small")
             ax.tick_params(axis="x", labelsize="x-small")

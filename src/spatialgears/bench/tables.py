@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spatialgears.bench.request import Outcome, Request, Tell
-from spatialgears.bench.store import Row, Store
-from spatialgears.errors import InputError
+from spatialgears.bench.store import Row
 
 #: The ten metrics of the paper's Table 1.
 TABLE1 = ("spearman", "pearson", "stress1", "edge_auc", "bap", "shell_f1", "trust", "cont", "swd", "w1_knn")
@@ -42,23 +40,6 @@ METRICS: dict[str, tuple[str, bool | None]] = {
 }
 NONE = "–"
 _KINDS = ("ours", "other", "reference", "peer")
-INTRODUCTION = """# Tables of the benchmark
-
-Mean over seeds ± standard deviation. Each seed of simulated tissue is another tissue: its ± is the spread over tissues,
-and methods are compared tissue by tissue. `gears bench tables -o FOLDER` writes this page from the rows in a folder."""
-
-
-def run(request: Request, tell: Tell) -> Outcome:
-    """The tables of all comparisons whose rows are in the output folder."""
-    rows = [row for row in Store(request.out).rows() if "method" in row and "experiment" not in row]
-    if not rows:
-        raise InputError(
-            f"{request.out} holds no rows of a comparison.",
-            "Give the output folder of a benchmark with --output.",
-        )
-    rows.sort(key=lambda row: (row["protocol"], row["task"]))
-    parts = [INTRODUCTION, "## Where GEARS stands, by Spearman", standing(rows), "## By task", tables(rows)]
-    return Outcome("\n\n".join(parts), rows)
 
 
 def tables(rows: Iterable[Row], *, columns: Sequence[str] | None = None) -> str:
@@ -216,5 +197,6 @@ def _note(group: Sequence[Row]) -> str:
     failed = [row for row in group if row["status"] != "ok"]
     if failed:
         share = "" if len(failed) == len(group) else f"{len(failed)} of {len(group)} "
-        notes.append(f"{share}{failed[0]['status']}: {failed[0]['reason']}")
+        status = failed[0]["status"].replace("unavailable", "not run")
+        notes.append(f"{share}{status}: {failed[0]['reason']}")
     return "; ".join(note.replace("|", "/").replace("\n", " ") for note in [*notes, *sorted(types)] if note)

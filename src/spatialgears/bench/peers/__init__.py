@@ -1,8 +1,8 @@
 """Methods of other groups (peers), and the environments that they run in.
 
-Their requirements conflict with ours and with each other's. So each peer is a folder with pinned ``requirements.txt``
-and a ``runner.py`` (``common.py`` says what a runner does). It runs in an environment of its own, which is created on
-first use and kept.
+Their requirements conflict with ours and with each other's. So each peer is a folder with a ``runner.py`` (``common.py``
+says what a runner does) and pinned ``requirements.txt``, or the name of another folder whose requirements serve it, too.
+It runs in the environment of these requirements, which is created on first use and kept.
 """
 
 from __future__ import annotations
@@ -47,6 +47,12 @@ class Peer:
         Whether pip can install it; whether the user must accept its licence by name.
     seeded
         False if it has no randomness.
+    environment
+        The folder whose requirements it runs with; its own by default.
+    program
+        A program that must be on the machine, and what to install for it.
+    not_run
+        Why it has no adapter. Its rows state this reason.
     """
 
     name: str
@@ -59,6 +65,9 @@ class Peer:
     on_pypi: bool = True
     must_accept: bool = False
     seeded: bool = True
+    environment: str = ""
+    program: tuple[str, str] = ("", "")
+    not_run: str = ""
 
     @property
     def runner(self) -> Path:
@@ -68,7 +77,21 @@ class Peer:
     @property
     def requirements(self) -> Path:
         """The pinned requirements."""
-        return HERE / self.name / "requirements.txt"
+        return HERE / (self.environment or self.name) / "requirements.txt"
+
+
+def _from_source(name: str, title: str, licence: str, home: str, *, needs_types: bool = False) -> Peer:
+    """A peer that runs from its repository, in the environment that those built on torch share."""
+    return Peer(
+        name,
+        title,
+        ("torch",),
+        licence,
+        home,
+        needs_types=needs_types,
+        on_pypi=False,
+        environment="with_torch",
+    )
 
 
 PEERS = {
@@ -80,7 +103,14 @@ PEERS = {
         ),
         Peer("stem", "STEM", ("scSTEM", "torch"), "not stated", "pypi.org/project/scSTEM"),
         Peer("celery", "CeLEry", ("CeLEryPy", "torch"), "MIT", "pypi.org/project/CeLEryPy"),
-        Peer("celery_region", "CeLEry regions", ("CeLEryPy", "torch"), "MIT", "pypi.org/project/CeLEryPy"),
+        Peer(
+            "celery_region",
+            "CeLEry regions",
+            ("CeLEryPy", "torch"),
+            "MIT",
+            "pypi.org/project/CeLEryPy",
+            environment="celery",
+        ),
         Peer(
             "moscot",
             "moscot",
@@ -115,10 +145,84 @@ PEERS = {
             "pypi.org/project/scvi-tools",
             places="types",
             needs_types=True,
+            environment="stereoscope",
         ),
-        Peer("spaotsc", "SpaOTsc", ("pot",), "MIT", "github.com/zcang/SpaOTsc", on_pypi=False, seeded=False),
-        Peer("scspace", "scSpace", ("torch",), "GPL-3.0", "github.com/ZJUFanLab/scSpace", on_pypi=False),
-        Peer("come", "COME", ("torch",), "none", "github.com/cindyway/COME", needs_types=True, on_pypi=False),
+        Peer("spaotsc", "SpaOTsc", ("pot",), "MIT", "github.com/zcang/SpaOTsc", on_pypi=False),
+        _from_source("scspace", "scSpace", "GPL-3.0", "github.com/ZJUFanLab/scSpace"),
+        _from_source("come", "COME", "none", "github.com/cindyway/COME", needs_types=True),
+        _from_source("cellcontrast", "CellContrast", "MIT", "github.com/HKU-BAL/CellContrast"),
+        _from_source("celloc", "Celloc", "MIT", "github.com/wwYinYin/Celloc"),
+        _from_source("luna", "LUNA", "MIT", "github.com/mlbio-epfl/LUNA"),
+        _from_source("sagenet", "SageNet", "MIT", "github.com/MarioniLab/sagenet"),
+        Peer(
+            "isort",
+            "iSORT",
+            ("isortpy", "torch"),
+            "GPL-3.0",
+            "pypi.org/project/isortpy",
+            environment="with_torch",
+        ),
+        Peer("envi", "ENVI", ("scenvi", "jax"), "MIT", "pypi.org/project/scenvi"),
+        Peer("sc2spa", "SC2Spa", ("SC2Spa", "tensorflow_cpu"), "BSD-3-Clause", "pypi.org/project/SC2Spa"),
+        Peer(
+            "tangram_tuned",
+            "Tangram, tuned",
+            ("tangram-sc", "torch"),
+            "BSD-3-Clause",
+            "pypi.org/project/tangram-sc",
+            environment="tangram",
+        ),
+        Peer(
+            "novosparc_tuned",
+            "novoSpaRc, tuned",
+            ("novosparc", "pot"),
+            "MIT",
+            "pypi.org/project/novosparc",
+            environment="novosparc",
+            seeded=False,
+        ),
+        Peer(
+            "seurat",
+            "Seurat",
+            (),
+            "MIT",
+            "packages.debian.org/r-cran-seurat",
+            environment="novosparc",
+            program=("Rscript", "R with the package Seurat 4 (on Debian: r-cran-seurat)"),
+            seeded=False,
+        ),
+        Peer(
+            "rctd",
+            "RCTD",
+            ("rctd-py", "torch"),
+            "GPL-3.0",
+            "pypi.org/project/rctd-py",
+            places="types",
+            needs_types=True,
+            environment="with_torch",
+            seeded=False,
+        ),
+        Peer(
+            "spotlight",
+            "SPOTlight",
+            (),
+            "GPL-3.0",
+            "github.com/MarcElosua/SPOTlight",
+            places="types",
+            needs_types=True,
+            on_pypi=False,
+            environment="novosparc",
+            program=("Rscript", "R with NMF, nnls, SingleCellExperiment and sparseMatrixStats"),
+        ),
+        Peer(
+            "scholography",
+            "scHolography",
+            (),
+            "GPL-3.0",
+            "github.com/YiLab-SC/scHolography",
+            on_pypi=False,
+            not_run="needs the R packages keras, tensorflow and matchingR, which Debian does not have",
+        ),
         Peer(
             "cytospace",
             "CytoSPACE",
@@ -172,7 +276,12 @@ class PeerOptions:
         return cls(cache or default_cache(), folders, tuple(accepted))
 
     def source_of(self, peer: Peer) -> Path | None:
-        """The folder that a peer runs from (None if it is on PyPI); refuses what the user has not accepted."""
+        """The folder that a peer runs from (None if it needs none); refuses what cannot run, or is not accepted."""
+        if peer.not_run:
+            raise InputError(peer.not_run)
+        program, package = peer.program
+        if program and shutil.which(program) is None:
+            raise InputError(f"needs {package}; {program} is not on this machine")
         if peer.on_pypi:
             return None
         if peer.must_accept and peer.name not in self.accepted:
@@ -187,9 +296,7 @@ class PeerOptions:
     def interpreter(self, peer: Peer) -> Path:
         """The Python of the peer's environment, which is created from its requirements on first use."""
         digest = hashlib.sha256(peer.requirements.read_bytes()).hexdigest()[:10]
-        home = (
-            self.cache.expanduser() / f"{peer.packages[0]}-{digest}"
-        )  # peers with equal requirements share one
+        home = self.cache.expanduser() / f"{peer.environment or peer.name}-{digest}"
         home.parent.mkdir(parents=True, exist_ok=True)
         stamp, python = home / "ready", home / "bin" / "python"
         with open(home.with_suffix(".lock"), "w") as lock:

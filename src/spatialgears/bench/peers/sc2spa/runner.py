@@ -1,0 +1,31 @@
+"""SC2Spa with its defaults (polar coordinates, 500 epochs at most); batches of an eighth of the spots.
+
+Its batches of 4,096 are made for Slide-seq and larger than these slides.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from common import hundred, log_normalised, run
+
+
+def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
+    """The predicted coordinates; the slide lies in the first quadrant, which its polar coordinates need."""
+    from SC2Spa import tl
+
+    slide, singles = log_normalised(spots, 1e4), log_normalised(cells, 1e4)
+    slide.obsm["spatial"] = hundred(spots)[0] + 1
+    tl.FineMapping(
+        slide, singles, sparse=False, batch_size=max(1, spots.n_obs // 8), save=False, FM=False, seed=seed
+    )
+    return singles.obsm["spatial_mapping"]
+
+
+if __name__ == "__main__":
+    run(place)
