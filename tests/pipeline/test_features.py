@@ -106,10 +106,11 @@ def test_precomputed_views_are_projected_once():
 
 
 def test_cells_are_averaged_with_those_most_like_them(small_model, small_tissue, small_config):
-    fitted, config = small_model.fitted_, small_config.with_values(["expression.average=1"])
+    fitted = replace(small_model.fitted_, average=0.0)
+    means_of = replace(fitted, average=1.0)
     counts = small_tissue.cells[:, list(fitted.panel.genes)].X
     none = np.zeros(counts.shape[1], bool)
-    plain, averaged = (fitted.features(counts, one, missing=none) for one in (small_config, config))
+    plain, averaged = (one.features(counts, small_config, missing=none) for one in (fitted, means_of))
     everyone = np.arange(len(plain))
     x = plain.as_measured()[everyone].seen
     assert torch.equal(averaged.as_measured()[everyone].seen, x)  # radii rest on cells as measured
@@ -118,5 +119,5 @@ def test_cells_are_averaged_with_those_most_like_them(small_model, small_tissue,
     means = x[(z @ z.T).topk(20, dim=1).indices].mean(1)
     found = replace(averaged, view=replace(averaged.view, pull=None))
     torch.testing.assert_close(found[everyone].seen, means, rtol=1e-3, atol=1e-3)
-    few = fitted.features(counts[:50], config, missing=none)
+    few = means_of.features(counts[:50], small_config, missing=none)
     assert few.alike is None

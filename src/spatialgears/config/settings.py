@@ -68,10 +68,11 @@ class ExpressionConfig(Stage):
     pull: Fraction = constant(
         0.15, "targeted panels: how far a cell's profile moves towards the mean of its most similar spots"
     )
-    average: Fraction = setting(
-        0.0,
-        "how far a cell's profile moves towards the mean of the 20 cells most similar to it; 0: not at all",
-        when="the slides are of one donor and the cells of another: `0.5`",
+    average: Literal["auto"] | Fraction = setting(
+        "auto",
+        "how far a cell's profile moves towards the mean of the 20 cells most similar to it; 0: not at all; auto: up to 0.8, "
+        "the less the co-expression of slides and cells agrees. From 0.4 on, training on one slide is shorter, too",
+        when="the cells are of the slides' donor, and differ by their platform only: `0`",
     )
     thinning: bool = constant(True, "thin the counts of spots binomially to the depth of random cells")
     embedding: Literal["auto", "encoder", "reference"] = constant(

@@ -4,8 +4,8 @@ The generators are trained on spots only. A cell's profile that moves part of th
 closer to what they know. The share is small, because a cell that moves too far loses what is specific to it. On whole
 transcriptomes :mod:`~spatialgears.expression.signal` has the same effect, so this step is for targeted panels.
 
-Before that, a cell may move towards the mean of the cells most like it (``expression.average``). A single cell is noisier
-than any spot, and what similar cells share tells more of their place in another donor.
+Before that, a cell may move towards the mean of the cells most like it (:mod:`~spatialgears.pipeline.likeness`). A single
+cell is noisier than any spot, and what similar cells share tells more of their place in another donor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 NEAREST, DIM = 5, 30
-ALIKE = 20  # cells that a cell is averaged with
 ROWS = 2000  # cells compared with all spots at once
 
 

@@ -16,14 +16,14 @@ from spatialgears.config import Config
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
 from spatialgears.expression.panel import Panel
-from spatialgears.expression.pull import ALIKE, Pull
+from spatialgears.expression.pull import Pull
 from spatialgears.expression.signal import Signal
 from spatialgears.expression.views import SpotViews, cell_features
 from spatialgears.geometry.features import Features
 from spatialgears.runtime.seeds import numpy_rng, torch_rng
 
-#: Cells that others are averaged with, and the fewest cells that are averaged.
-AVERAGED, FEWEST_AVERAGED = 4000, 100
+#: Cells among which similar ones are found, the fewest cells that are averaged, and how many are averaged with each.
+AVERAGED, FEWEST_AVERAGED, ALIKE = 4000, 100, 20
 DENSE_CELLS = 4096  # profiles with all their genes at once, where only their embedding is wanted
 
 
@@ -138,9 +138,9 @@ class CellFeatures:
         """The same cells, not moved towards any spot or cell."""
         return replace(self, view=replace(self.view, pull=None), alike=None)
 
-    def averaged(self) -> CellFeatures:
+    def averaged(self, share: float) -> CellFeatures:
         """The same cells, each moved towards the mean of those most similar to it, of a random sample of them."""
-        n_cells, share = self.counts.shape[0], self.config.expression.average
+        n_cells = self.counts.shape[0]
         if not share or n_cells < FEWEST_AVERAGED:
             return self
         rows = np.sort(numpy_rng(self.config.seed, "alike").permutation(n_cells)[:AVERAGED])

@@ -68,7 +68,7 @@ def fit_model(
     """
     require_sets(config, len(prepared.slides))
     data = "" if checkpoint is None else prepared.inputs.digest()
-    run = _Run(config, make_fabric(config), checkpoint, data, progress)
+    run = _Run(prepared.likeness.training(config), make_fabric(config), checkpoint, data, progress)
     encoder = _fit_encoder(prepared, run)
     views = _spot_views(prepared, config)
     signal = shared_by_neighbours(
@@ -112,6 +112,7 @@ def fit_model(
         folds=prepared.folds,
         donors=prepared.inputs.donors,
         matched=prepared.matched,
+        average=prepared.likeness.average,
         order=prepared.order,
         threads=torch.get_num_threads(),
     )

@@ -94,6 +94,7 @@ class Fitted:
     cell_check: CellCheck | None = None
     #: Whether slides had values that are not counts, and counts were matched to those of the cells.
     matched: bool = False
+    average: float = 0.0  # how far each cell moves towards the mean of the cells most similar to it
 
     @property
     def panel(self) -> Panel:
@@ -119,7 +120,7 @@ class Fitted:
             sums = self.inputs.cells
             target = self.panel.target * float(sums[~missing].sum() / sums.sum())
             view = replace(view, panel=replace(self.panel, target=target))
-        return CellFeatures(view, counts, config, missing).averaged()
+        return CellFeatures(view, counts, config, missing).averaged(self.average)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
@@ -152,6 +153,7 @@ class Fitted:
         return {
             "raw": self.raw,
             "matched": self.matched,
+            "average": self.average,
             "target": self.panel.target,
             "members": len(self.network.members),
             "slides": len(self.slides),
@@ -216,6 +218,7 @@ class Fitted:
             if meta["cell_check"]
             else None,
             matched=bool(meta["matched"]),
+            average=float(meta["average"]),
             order=meta["order"],
             threads=int(meta["threads"]),
         )

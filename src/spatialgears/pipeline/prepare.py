@@ -14,6 +14,7 @@ from spatialgears.expression.matching import matched_counts
 from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, Panel, build_panel
 from spatialgears.pipeline.cost import Cost, predict_cost
 from spatialgears.pipeline.foreseen import foreseen
+from spatialgears.pipeline.likeness import Likeness
 from spatialgears.supervision.folds import Folds, models_left_out
 from spatialgears.supervision.slides import Frame, canonicalise
 from spatialgears.validate import ValidInputs
@@ -37,6 +38,7 @@ class Prepared:
     cells: sparse.csr_matrix | None
     panel: Panel  # the genes and their weights
     folds: Folds  # which spots are held out of which model
+    likeness: Likeness  # how cells are treated for their likeness to the slides
     warnings: list[str]  # what speaks against the result before anything is learnt, in words
     foreseen: list[str]  # what the finished run will warn of whatever it learns, in words
     #: Whether slides had values that are not counts, and counts were matched to those of the cells.
@@ -74,6 +76,8 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
     spots, places, cells = inputs.without_empty()
     folds = draw_folds([len(coords) for coords in places], config, wholes=inputs.donors.left_out)
     panel, columns = choose_panel(spots, places, cells, folds, inputs=inputs, config=config)
+    agreement = SlideCellAgreement.of(inputs)
+    likeness = Likeness.of(agreement.coexpression, config)
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     return Prepared(
         inputs=inputs,
@@ -85,9 +89,10 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
         cells=None if cells is None else cells[:, columns],
         panel=panel,
         folds=folds,
-        warnings=[*inputs.warnings, *SlideCellAgreement.of(inputs).warnings(config)],
+        warnings=[*inputs.warnings, *agreement.warnings(config), *filter(None, [likeness.words])],
         foreseen=foreseen(panel.morans_i, inputs.donors, folds, [len(coords) for coords in places]),
         matched=matched,
+        likeness=likeness,
     )
 
 

@@ -90,6 +90,7 @@ class Facts(BaseModel):
 
     raw: bool
     matched: bool
+    average: Annotated[FiniteFloat, Field(ge=0, le=1)]
     target: Annotated[FiniteFloat, Field(gt=0, le=1e12)]
     members: Annotated[int, Field(ge=1, le=MOST_MEMBERS)]
     slides: Annotated[int, Field(ge=1, le=MOST_SLIDES)]

@@ -1,0 +1,51 @@
+"""What follows from how alike cells and slides are, before anything is learnt.
+
+Cells of another donor differ from the slides in more than noise: their genes go together differently. What a single cell has
+of its own then says less about its place than what it shares with similar cells, and what networks learn late in training
+are details of the slides' donor. Cells of the slides' own donor lose by both, so the agreement of co-expression decides.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spatialgears.config import Config
+
+#: Agreement of co-expression from which cells are taken as they are, and up to which they are averaged in full.
+ALIKE, UNLIKE = 0.85, 0.75
+AVERAGE = 0.8  # how far cells that are unlike the slides move towards similar cells
+VIEWS = 250  # of each spot, after which training ends where cells are averaged at least half as far
+
+
+class Likeness(NamedTuple):
+    """How cells are treated for the likeness of slides and cells."""
+
+    average: float = 0.0  # how far each cell moves towards the mean of the cells most similar to it
+    words: str = ""  # why; empty where it was set, or is not done
+
+    @classmethod
+    def of(cls, coexpression: float | None, config: Config) -> Likeness:
+        """By the agreement of co-expression, which may be unknown, unless the configuration says how far."""
+        said = config.expression.average
+        if said != "auto":
+            return cls(said)
+        if coexpression is None or coexpression >= ALIKE:
+            return cls()
+        share = float(np.clip((ALIKE - coexpression) / (ALIKE - UNLIKE), 0, 1))
+        average = round(AVERAGE * share, 2)
+        words = (
+            f"Slides and cells differ as donors do (agreement of co-expression {coexpression:.2f}): each cell is moved "
+            f"{average:.0%} of the way to the mean of similar cells."
+        )
+        if average >= AVERAGE / 2:
+            words += " Training on one slide is shorter, too."
+        return cls(average, words)
+
+    def training(self, config: Config) -> Config:
+        """The configuration of training, which is shorter where cells are averaged."""
+        views = config.geometry.views
+        if self.average < AVERAGE / 2 or 0 < views <= VIEWS:
+            return config
+        return config.model_copy(update={"geometry": config.geometry.model_copy(update={"views": VIEWS})})

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spatialgears.config import Config
+from spatialgears.pipeline.likeness import AVERAGE, VIEWS, Likeness
+from spatialgears.pipeline.prepare import prepare
+from spatialgears.validate import validate_inputs
+
+
+@pytest.mark.parametrize(
+    ("coexpression", "average"), [(None, 0), (0.98, 0), (0.85, 0), (0.8, AVERAGE / 2), (0.63, AVERAGE)]
+)
+def test_cells_are_averaged_the_more_the_less_alike_they_are(coexpression, average):
+    found = Likeness.of(coexpression, Config.preset("default"))
+    assert found.average == pytest.approx(average)
+    assert bool(found.words) == (average > 0)
+
+
+@pytest.mark.parametrize("preset", ["default", "quick"])
+def test_training_is_shorter_where_cells_are_averaged(preset):
+    config = Config.preset(preset)
+    assert Likeness(AVERAGE).training(config).geometry.views == VIEWS
+    shorter = config.with_values(["geometry.views=100"])
+    assert Likeness(AVERAGE).training(shorter) == shorter
+    assert Likeness(0.1).training(config) == config
+
+
+def test_what_was_set_counts():
+    assert Likeness.of(0.3, Config.preset("paper")) == Likeness()
+    assert Likeness.of(0.99, Config.preset("default").with_values(["expression.average=0.3"])).average == 0.3
+
+
+def test_a_run_says_that_it_averages_cells_unlike_the_slides(small_tissue, small_config):
+    config = small_config.with_values(["expression.average=auto"])
+    alike = prepare(validate_inputs(small_tissue.slides, small_tissue.cells), config)
+    assert not any("similar cells" in text for text in alike.warnings) and alike.likeness == Likeness()
+    cells = small_tissue.cells.copy()  # half of the genes under names of others: they go together otherwise
+    order, rng = np.arange(cells.n_vars), np.random.default_rng(0)
+    some = rng.permutation(cells.n_vars)[: cells.n_vars // 2]
+    order[some] = rng.permutation(some)
+    cells.X = cells.X[:, order]
+    unlike = prepare(validate_inputs(small_tissue.slides, cells), config)
+    assert unlike.likeness.average == AVERAGE
+    assert unlike.likeness.words in unlike.warnings
