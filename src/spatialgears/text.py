@@ -54,3 +54,10 @@ def alike(name: str, names: Iterable[object], most: int = 3) -> list[str]:
     return [one for one in known if one.lower() == name.lower()][:most] or get_close_matches(
         name, known, n=most
     )
+
+
+def listed(names: Iterable[object], most: int = 12) -> str:
+    """Names for an error message, the first dozen of them."""
+    found = [repr(str(name)) for name in names]
+    more = f" and {len(found) - most:,} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more if found else "none"

@@ -444,7 +444,7 @@ def test_words_and_gaps_among_coordinates_are_told_apart(spots, tmp_path):
 
 def test_a_table_parted_by_blanks_is_told(tmp_path):
     (tmp_path / "a.txt").write_text("g1 g2\nc1 1 2\n")
-    with pytest.raises(InputError, match=r"parted by commas.* begins with g1 g2 / c1 1 2"):
+    with pytest.raises(InputError, match=r"separated by commas.* begins with g1 g2 / c1 1 2"):
         read(tmp_path / "a.txt")
 
 

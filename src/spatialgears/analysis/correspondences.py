@@ -19,7 +19,7 @@ from spatialgears.expression.matching import matched_counts
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import reference_encoder
 from spatialgears.expression.views import cell_features
-from spatialgears.metrics.points import spot_pitch
+from spatialgears.metrics.points import canonical, spot_pitch
 from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def by_shape(
     rng = numpy_rng(seed, "gromov")
     chosen = np.sort(rng.permutation(kept)[:GW_POINTS])
     ends = np.sort(rng.permutation(len(spots))[:GW_POINTS])
-    x, y = _canonical(coords[chosen]), _canonical(spots[ends])
+    x, y = canonical(coords[chosen]), canonical(spots[ends])
     p, q = np.full(len(x), 1 / len(x)), np.full(len(y), 1 / len(y))
     inner = [ot.dist(z, metric="euclidean") for z in (x, y)]
     plans, costs, poses = [], [], []
@@ -174,8 +174,3 @@ def _shared(
     if cells_raw and not spots_raw:
         spots = matched_counts(spots, cells)
     return (cells, cells_raw), spots, genes
-
-
-def _canonical(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    x = x - x.mean(0)
-    return x / np.sqrt(np.square(x).sum(1).mean())

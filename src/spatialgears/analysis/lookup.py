@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.io.stored import copied
 from spatialgears.reconstruction import ON_SLIDE
-from spatialgears.text import alike
+from spatialgears.text import alike, listed
 from spatialgears.validate.coordinates import at_one_height
 from spatialgears.validate.counts import check_finite, form_of, to_csr, values_of
 
@@ -222,14 +222,6 @@ def require(module: str) -> Any:
             f"This analysis needs the library {module!r}, which cannot be imported ({error}).",
             'Install it with: pip install "spatialgears[analysis]"',
         ) from None
-
-
-def listed(names: Iterable[object], most: int = 12) -> str:
-    """Names for an error message, the first dozen of them."""
-    found = [repr(str(name)) for name in names]
-    return (
-        ", ".join(found[:most]) + (f" and {len(found) - most:,} more" if len(found) > most else "")
-    ) or "none"
 
 
 def adjusted(pvalues: NDArray[np.float64]) -> NDArray[np.float64]:

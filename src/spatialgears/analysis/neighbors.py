@@ -37,7 +37,7 @@ def neighbors_by_type(
 
     Places are not exact. So the neighbours are counted in several layouts, in each of which every cell is moved at
     random by its own uncertainty, and every permutation of the labels is compared with the count in its layout: a
-    neighbourhood that hangs on places nobody can be sure of is not called significant.
+    neighbourhood that depends on uncertain positions is not called significant.
 
     Parameters
     ----------

@@ -14,9 +14,8 @@ from spatialgears.errors import InputError
 if TYPE_CHECKING:
     from anndata import AnnData
 
-ENTRIES = (
-    30_000_000  # of the matrix, about 250 MB; where there would be more, the least of every cell are left out
-)
+#: Of the matrix, about 250 MB; where there would be more, the least of every cell are left out.
+ENTRIES = 30_000_000
 FEWEST = 50  # spots that a cell may have at least
 NEGLIGIBLE = 0.1  # of an equal share: smaller weights are left out
 

@@ -15,7 +15,7 @@ from spatialgears.expression.normalise import Matrix
 from spatialgears.expression.panel import build_panel
 from spatialgears.expression.reference import knn_places, nearest_mean, reference_encoder
 from spatialgears.expression.views import BANK_BYTES, SpotViews, cell_features
-from spatialgears.metrics.points import lay_on
+from spatialgears.metrics.points import canonical, lay_on
 from spatialgears.runtime.seeds import child_seed, numpy_rng, owned_rng, torch_rng
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
@@ -31,9 +31,7 @@ def shared_genes(adatas: Sequence[AnnData]) -> list[str]:
 
 def coords_of(slide: AnnData) -> np.ndarray:
     """Coordinates (n, 2) of a slide's spots, centred and scaled to unit RMS radius."""
-    coords = np.asarray(slide.obsm["spatial"], dtype=np.float64)[:, :2]
-    coords = coords - coords.mean(0)
-    return coords / np.sqrt((coords**2).sum(1).mean())
+    return canonical(np.asarray(slide.obsm["spatial"])[:, :2])
 
 
 def views_of(

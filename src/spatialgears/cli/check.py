@@ -32,13 +32,13 @@ def check(
     assignments: options.Set = None,
     as_json: options.Json = False,
 ) -> None:
-    """Report on slides and cells: counts, genes, depth, overlap, oddities, time and memory of a run."""
+    """Report on slides and cells: counts, genes, depth, overlap, warnings, time and memory of a run."""
     settings = options.load_config(preset, config, assignments)
     how = options.Reading(
         layer, sc_layer, st_genes, sc_genes, coordinates, transpose, split, spatial_key, donor
     )
     inputs = options.read_inputs(st, sc, how, backed=True)
-    from spatialgears.check import check_inputs  # after reading: a wrong path is told at once
+    from spatialgears.check import check_inputs  # after reading: a wrong path is refused at once
 
     report = check_inputs(
         inputs.slides,

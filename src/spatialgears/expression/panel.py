@@ -57,9 +57,8 @@ def morans_i(
     x = (log_normalise(counts, target) if raw else counts).astype(np.float64)
     n = x.shape[0]
     k = min(n_neighbors, n - 1)
-    neighbors = (
-        NearestNeighbors(n_neighbors=k).fit(coords).kneighbors(return_distance=False)
-    )  # (n, k), without self
+    # (n, k), without self
+    neighbors = NearestNeighbors(n_neighbors=k).fit(coords).kneighbors(return_distance=False)
     mean = _column_sums(x) / n
     cross = sum(_column_sums(_product(x, x[neighbors[:, j]])) for j in range(k)) / k
     in_degree = np.bincount(neighbors.ravel(), minlength=n) / k  # how often each spot is a neighbour

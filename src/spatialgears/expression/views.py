@@ -55,9 +55,8 @@ class Views:
         self.n_genes, self.target = len(panel), panel.target
         edges = np.cumsum([0, *(x.shape[0] for x in groups)])
         self.rows = [slice(int(a), int(b)) for a, b in pairwise(edges)]
-        self.group = torch.repeat_interleave(
-            torch.arange(len(groups)), torch.from_numpy(np.diff(edges))
-        )  # (n,)
+        sizes = torch.from_numpy(np.diff(edges))
+        self.group = torch.repeat_interleave(torch.arange(len(groups)), sizes)  # (n,)
         self.weights = torch.from_numpy(panel.weights)
         room = bank_bytes // (4 * self.counts.shape[0] * self.n_genes)
         least, most = (MIN_VIEWS, MAX_VIEWS) if self.thins else (1, 1)

@@ -36,7 +36,7 @@ def read_counts(path: Path, room: Room, *, transpose: bool, names: pd.Index | No
     separator, lines = _head(path, room)
     if len(lines) < 2 or len(lines[1]) < 2:
         raise InputError(
-            f"{path}: expected a header and rows of a name and counts, parted by commas, tabs or semicolons; it begins "
+            f"{path}: expected a header and rows of a name and counts, separated by commas, tabs or semicolons; it begins "
             f"with {' / '.join(' '.join(line)[:40] for line in lines) or 'nothing'}.",
             "Write it with one of these between the values.",
         )

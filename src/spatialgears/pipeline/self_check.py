@@ -64,7 +64,7 @@ class SelfCheck:
     reference: Mapping[str, float] = field(default_factory=dict)
     verdict: Verdict = "none"  # ``good``, ``fair``, ``weak`` or ``none``: no spatial signal was found
     words: str = ""  # what that means
-    p_value: float = 0.0  # how often spots whose places were dealt out at random would correlate as well
+    p_value: float = 0.0  # how often spots with shuffled positions would correlate as well
     n_spots: int = 0  # how many were held out
     gain_error: float = 0.0  # standard error of the model's Spearman correlation less the reference's
 

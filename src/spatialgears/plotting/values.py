@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
-from spatialgears.text import alike
+from spatialgears.text import alike, listed
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -34,7 +33,7 @@ def coordinates(data: Any, basis: str = "X_gears") -> np.ndarray:
     if hasattr(data, "obsm"):
         if basis not in data.obsm:
             raise InputError(
-                f"obsm has no {basis!r}; it has {_listed(data.obsm)}.",
+                f"obsm has no {basis!r}; it has {listed(data.obsm)}.",
                 "Write places with Reconstruction.to_adata(adata), or name another key with basis=.",
             )
         data = data.obsm[basis]
@@ -142,7 +141,7 @@ def _from_adata(adata: AnnData, color: str, layer: str | None) -> tuple[pd.Serie
     (found,) = np.nonzero(np.asarray(adata.var_names) == color)
     if len(found) == 1:
         if layer is not None and layer not in adata.layers:
-            raise InputError(f"There is no layer {layer!r}; there are {_listed(adata.layers)}.")
+            raise InputError(f"There is no layer {layer!r}; there are {listed(adata.layers)}.")
         column = adata[:, found].X if layer is None else adata[:, found].layers[layer]
         return pd.Series(_flat(column), index=adata.obs_names), f"{color} ({layer or 'X'})"
     if len(found) > 1:
@@ -153,8 +152,8 @@ def _from_adata(adata: AnnData, color: str, layer: str | None) -> tuple[pd.Serie
         raise InputError(f"obs has no {ALIASES.get(color, color)!r}.", f"Run {call} first.")
     near = alike(color, [*adata.obs.columns, *adata.var_names])
     raise InputError(
-        f"No obs column and no gene is called {color!r}. Columns: {_listed(adata.obs.columns)}. "
-        f"Genes: {_listed(adata.var_names)}.",
+        f"No obs column and no gene is called {color!r}. Columns: {listed(adata.obs.columns)}. "
+        f"Genes: {listed(adata.var_names)}.",
         f"Did you mean {' or '.join(map(repr, near))}?" if near else "Choose one of those.",
     )
 
@@ -163,9 +162,3 @@ def _flat(values: Any) -> Any:
     if sparse.issparse(values):
         values = values.toarray()
     return values if hasattr(values, "dtype") and np.ndim(values) == 1 else np.asarray(values).ravel()
-
-
-def _listed(names: Iterable[object], most: int = 12) -> str:
-    listed = [repr(str(name)) for name in names]
-    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more if listed else "none"

@@ -48,7 +48,7 @@ class SelfCheck:
 
 @dataclass(frozen=True)
 class Section:
-    """An extra section: a title, paragraphs of plain text parted by empty lines, a picture and a table."""
+    """An extra section: a title, paragraphs of plain text separated by empty lines, a picture and a table."""
 
     title: str  # heading
     text: str = ""  # plain text; it is escaped

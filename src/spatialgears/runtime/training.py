@@ -250,12 +250,8 @@ class State:
         log.info("%s: resuming after %d steps", self.phase.title, meta["done"])
         if (before := meta.get("threads")) != (now := torch.get_num_threads()):
             log.warning(
-                "%s: begun with %s threads, resumed with %d: the result will differ in rounding from that of a run with one "
-                "number of threads. Set threads = %s to avoid it.",
-                self.phase.title,
-                before,
-                now,
-                before,
+                f"{self.phase.title}: begun with {before} threads, resumed with {now}: the result will differ in rounding from "
+                f"that of a run with one number of threads. Set threads = {before} to avoid it."
             )
         return int(meta["done"])
 

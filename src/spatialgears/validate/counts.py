@@ -65,7 +65,7 @@ def check_structure(matrix: Any) -> None:
 
 
 def by_column(matrix: Any) -> bool:
-    """Whether a matrix is stored by columns (CSC): it gives columns cheaply and rows dearly, others the reverse."""
+    """Whether a matrix is stored by columns (CSC): reading columns is cheap and rows expensive, in others the reverse."""
     return getattr(matrix, "format", None) == "csc"
 
 
@@ -167,7 +167,7 @@ def readable(name: str) -> Iterator[None]:
 
 
 def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str, *, first: int = 0) -> None:
-    """Refuse NaN, infinite values, and those too large to be computed with; rows are told as counted from ``first``."""
+    """Refuse NaN, infinite values, and those too large to be computed with; rows are numbered from ``first``."""
     bad = ~np.isfinite(counts.data)
     if bad.any():
         kinds = [
@@ -190,7 +190,7 @@ def check_finite(counts: sparse.csr_matrix, genes: np.ndarray, name: str, *, fir
 def check_not_negative(
     counts: sparse.csr_matrix, genes: np.ndarray, name: str, adata: AnnData, *, cells: bool, first: int = 0
 ) -> None:
-    """Refuse negative values where counts are expected; rows are told as counted from ``first``."""
+    """Refuse negative values where counts are expected; rows are numbered from ``first``."""
     bad = counts.data < 0
     if bad.any():
         raise InputError(

@@ -21,7 +21,7 @@ MATRICES = ("X/", "layers/", "obsp/", "raw/X/")
 
 
 def weigh(root: Any, room: Room, *, backed: bool = False) -> None:
-    """Refuse a group that declares more values, or chunks, than a file of its size can hold in earnest, or memory can.
+    """Refuse a group that declares more values, or chunks, than a file of its size can plausibly hold, or memory can.
 
     With ``backed``, matrices stay on disk and need not fit. Nothing but names, shapes and types is read.
     """
