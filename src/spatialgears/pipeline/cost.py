@@ -1,4 +1,10 @@
-"""Expected time and memory of a run, from the sizes of its inputs and its configuration."""
+"""Expected time and memory of a run, from the sizes of its inputs and its configuration.
+
+Time is the multiply-adds of the networks (three passes per training step; for each cell one of every member, those with
+dropout, and one per sample and half Heun step) over the speed of the cores, plus fixed costs per step, per cell and per
+entry of the input. Memory is the larger of one training step and one pass over cells, beside the data. The
+:class:`Coefficients` were fitted to runs on an otherwise idle machine; a busy one takes longer.
+"""
 
 from __future__ import annotations
 
@@ -87,19 +93,13 @@ def predict_cost(
 ) -> Cost:
     """Expected time and memory of a run, linear in spots, cells, genes and training steps.
 
-    Time is the multiply-adds of the networks (three passes per training step; for each cell one of every member, those
-    with dropout, and one per sample and half Heun step) over the speed of the cores, plus fixed costs per step, per cell
-    and per entry of the input. Memory is the larger of one training step and one pass over cells, beside the data. The
-    :class:`Coefficients` were fitted to runs on an otherwise idle machine; a busy one takes longer.
-
     Without spots nothing is trained, without cells nothing placed. ``n_genes`` is the size of the panel, ``shared_genes``
     of slides and cells: on whole transcriptomes the networks see a few directions instead of genes. ``stored`` counts the
     values of all inputs that are not zero. ``wholes`` are the donors, or slides of one donor, that can be left out; by
     default as many as slides. With several, how long to train is found out first.
     """
     c, a, g = Coefficients(), config.assembly, config.geometry
-    wholes = wholes or n_slides
-    cores = config.threads or usable_threads().number
+    wholes, cores = wholes or n_slides, config.threads or usable_threads().number
     speed = c.macs_per_second * cores**c.core_gain
     width_in = _width(n_genes, config, shared_genes)
     generator, denoiser = _macs(width_in, config)
@@ -123,9 +123,8 @@ def predict_cost(
         checked = min(n_cells, cell_check.MOST_CELLS)
         stages["check on cells"] = cell_check.PARTS * checked * (members * generator / speed + c.cell_seconds)
         stages["samples" if samples else "solve"] = n_cells * each
-    kept = 8 * (width_in + g.hidden) + 40 * g.width * (
-        g.context_blocks + g.generator_blocks + g.denoiser_blocks
-    )
+    blocks = g.context_blocks + g.generator_blocks + g.denoiser_blocks
+    kept = 8 * (width_in + g.hidden) + 40 * g.width * blocks
     spots = n_spots * n_genes
     data = (c.count_bytes + c.view_bytes) * spots + min(4 * MAX_VIEWS * spots, BANK_BYTES)
     data += c.stored_bytes * stored + c.cell_bytes * n_cells

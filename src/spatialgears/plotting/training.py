@@ -19,6 +19,7 @@ History = Mapping[str, Sequence[float]]
 AXES = ("step", "epoch")
 HIDDEN = ("lr",)
 MOST_POINTS = 400
+COLORS, DASHES = palette.CATEGORICAL[:8], ("-", "--", ":", "-.")
 
 
 class Curve(NamedTuple):
@@ -66,27 +67,15 @@ def training_curves(
     history = history if isinstance(history, Mapping) else history.history_
     keys = [keys] if isinstance(keys, str) else keys
     parts = phases(history, keys)
-    found = {curve.name for curves in parts.values() for curve in curves}
-    if not found or set(keys or ()) - found:
+    found = dict.fromkeys(curve.name for curves in parts.values() for curve in curves)
+    if not found or set(keys or ()) - found.keys():
         raise InputError(
-            f"The history has no {', '.join(sorted(set(keys or ()) - found)) or 'curves'}.",
+            f"The history has no {', '.join(sorted(set(keys or ()) - found.keys())) or 'curves'}.",
             f"It has {', '.join(sorted(history)) or 'nothing'}.",
         )
     ax = canvas.axes_or_new(ax, width=5.0)
-    shown = list(dict.fromkeys(curve.name for curves in parts.values() for curve in curves))
-    colors, dashes, start, smallest = palette.CATEGORICAL[:8], ("-", "--", ":", "-."), 0.0, np.inf
-    for phase, curves in parts.items():
-        for name, steps, values in curves:
-            i, marker = shown.index(name), "o" if len(values) == 1 else None
-            color, dash = colors[i % len(colors)], dashes[i // len(colors) % len(dashes)]
-            ax.plot(start + steps, values, dash, color=color, linewidth=1.2, marker=marker)
-            smallest = min(smallest, np.nanmin(values, initial=np.inf))
-        if len(parts) > 1:
-            place = ax.get_xaxis_transform()
-            ax.text(start, 1.01, f" {phase}", transform=place, fontsize="small").set_parse_math(False)
-            ax.axvline(start, color=canvas.LIGHTEST_LINE, linewidth=0.8, zorder=0)
-        start += max(curve.steps[-1] for curve in curves)
-    if smallest > 0:
+    styles = {name: (COLORS[i % 8], DASHES[i // 8 % 4]) for i, name in enumerate(found)}
+    if _draw(ax, parts, styles) > 0:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter("{x:g}")
         ax.yaxis.set_minor_formatter("{x:g}" if len(ax.get_yticks()) < 4 else "")
@@ -94,9 +83,26 @@ def training_curves(
     ax.set_ylabel("value")
     ax.grid(axis="y", color=canvas.LIGHTEST_LINE, linewidth=0.6)
     canvas.plain(ax)
-    _legend(ax, shown, colors, dashes)
+    _legend(ax, styles)
     canvas.set_title(ax, title)
     return ax
+
+
+def _draw(ax: Axes, parts: Mapping[str, Sequence[Curve]], styles: Mapping[str, tuple[str, Any]]) -> float:
+    """Draw one phase after the other; the smallest value."""
+    start, smallest = 0.0, np.inf
+    for phase, curves in parts.items():
+        for name, steps, values in curves:
+            color, dash = styles[name]
+            marker = "o" if len(values) == 1 else None
+            ax.plot(start + steps, values, dash, color=color, linewidth=1.2, marker=marker)
+            smallest = min(smallest, np.nanmin(values, initial=np.inf))
+        if len(parts) > 1:
+            place = ax.get_xaxis_transform()
+            ax.text(start, 1.01, f" {phase}", transform=place, fontsize="small").set_parse_math(False)
+            ax.axvline(start, color=canvas.LIGHTEST_LINE, linewidth=0.8, zorder=0)
+        start += max(curve.steps[-1] for curve in curves)
+    return smallest
 
 
 def axis_name(history: History) -> str:
@@ -141,11 +147,8 @@ def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return np.add.reduceat(steps, starts) / sizes, np.add.reduceat(values, starts) / sizes
 
 
-def _legend(ax: Axes, names: Sequence[str], colors: Sequence[str], dashes: Sequence[Any]) -> None:
+def _legend(ax: Axes, styles: Mapping[str, tuple[str, Any]]) -> None:
     from matplotlib.lines import Line2D
 
-    n = len(colors)
-    handles = [
-        Line2D([], [], color=colors[i % n], linestyle=dashes[i // n % len(dashes)]) for i in range(len(names))
-    ]
-    canvas.legend_beside(ax, handles, names)
+    handles = [Line2D([], [], color=color, linestyle=dash) for color, dash in styles.values()]
+    canvas.legend_beside(ax, handles, list(styles))

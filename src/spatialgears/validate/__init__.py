@@ -116,29 +116,11 @@ def validate_inputs(
 ) -> ValidInputs:
     """Check slides and cells, and bring them to one list of genes. The inputs are not modified.
 
-    Parameters
-    ----------
-    slides, cells
-        Spots with coordinates, and cells without; in memory (dense, sparse, views) or on disk.
-    rows
-        Take these of the cells, sorted, and no others.
-    layer
-        Where the counts are: None for ``.X``, a key of ``.layers``, or ``"raw"``.
-    spatial_key
-        Key of ``.obsm`` with the coordinates of spots.
-    normalised
-        Accept values that are not counts.
-    min_genes, min_spots, min_cells
-        Fewer shared genes, spots on a slide, or cells are refused.
-    names
-        What to call each input in messages, slides first; default "slide 1", ..., "the cells".
-    donors
-        The donor of each slide; by default as the slides say, and otherwise each its own.
-
-    Raises
-    ------
-    InputError
-        With everything that is wrong, each with what was expected, found and to be done.
+    They may be in memory (dense, sparse, views) or on disk. ``rows`` are those of the cells to take, sorted. ``layer`` says
+    where the counts are: None for ``.X``, a key of ``.layers``, or ``"raw"``; ``spatial_key`` where the coordinates of spots
+    are. ``normalised`` accepts values that are not counts. ``names`` are what messages call the inputs, slides first.
+    ``donors`` has that of each slide; by default as the slides say, and otherwise each its own. An InputError says all that
+    is wrong at once, each with what was expected, found and to be done.
     """
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     everything = [*slides, *([] if cells is None else [cells])]
@@ -151,18 +133,12 @@ def validate_inputs(
 
     with _collect(problems):
         whose = donors_of(slides, donors, names)
-    coords = [np.empty((0, 2))] * len(slides)
-    for i, slide in enumerate(slides):
+    coords, swapped = [np.empty((0, 2))] * len(slides), cells is not None and spatial_key in cells.obsm
+    for i, (slide, name) in enumerate(zip(slides, names, strict=False)):
         with _collect(problems):
-            places.check_size(slide.n_obs, min_spots, names[i])
-            coords[i], notes = places.coordinates_of(
-                slide, spatial_key, names[i], swapped=cells is not None and spatial_key in cells.obsm
-            )
-            places.check_spread(coords[i], names[i])
-            warnings += notes + places.check_distinct(coords[i], names[i])
-            warnings += places.check_one_section(slide, coords[i], names[i])
-            warnings += warn_batches(slide.obs, coords[i], names[i], placed=False)
-            warnings += places.warn_small(slide.n_obs, names[i])
+            places.check_size(slide.n_obs, min_spots, name)
+            coords[i], notes = places.coordinates_of(slide, spatial_key, name, swapped=swapped)
+            warnings += notes + _warn_slide(slide, coords[i], name)
     if not problems:
         warnings += places.warn_unlike_extents(coords, names)
 
@@ -207,6 +183,17 @@ def validate_inputs(
         donors=whose,
         warnings=warnings,
     )
+
+
+def _warn_slide(slide: AnnData, coords: np.ndarray, name: str) -> list[str]:
+    """Warnings about the coordinates (n, 2) of a slide, which is refused if no geometry can be learnt from it."""
+    places.check_spread(coords, name)
+    return [
+        *places.check_distinct(coords, name),
+        *places.check_one_section(slide, coords, name),
+        *warn_batches(slide.obs, coords, name, placed=False),
+        *places.warn_small(slide.n_obs, name),
+    ]
 
 
 def validate_cells(
@@ -265,14 +252,13 @@ def _assemble(
     warnings: list[str],
 ) -> ValidInputs:
     empty = [values.empty_rows(one) for one in counts]
-    n_slides = len(coords)
+    n_slides, has_cells = len(coords), len(counts) > len(coords)
     for mask, name in zip(empty, names, strict=False):
         if mask.any():
             warnings.append(
                 f"{name}: {mask.sum():,} of {len(mask):,} have no counts in the {len(genes):,} shared genes; "
                 "their positions are unknown."
             )
-    has_cells = len(counts) > n_slides
     unsupported = np.zeros(counts[-1].shape[0] if has_cells else 0, dtype=bool)
     if has_cells:
         unsupported = _unsupported(counts[:n_slides], counts[-1])
