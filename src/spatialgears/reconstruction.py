@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,10 +226,9 @@ class Reconstruction:
                 "Pass the AnnData that was given to reconstruct(); subset it afterwards.",
             )
         if copy:
-            from spatialgears.io.stored import copied
+            from spatialgears.io.stored import copied, names_may_repeat
 
-            with warnings.catch_warnings():  # validation has told of names that repeat
-                warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
+            with names_may_repeat():
                 adata = copied(adata)
         if not np.array_equal(adata.obsm.get("X_gears", ()), self.coords):
             for room in ("obs", "obsm", "uns"):  # results of other places
@@ -247,7 +245,7 @@ class Reconstruction:
         k = min(GRAPH_NEIGHBORS, len(self.coords) - 1)
         measured = {
             name: value for name, value in self.diagnostics.items() if name != "profile"
-        }  # not seconds
+        }  # no seconds
         uns: dict[str, Any] = {
             "version": __version__,
             "status": self.status,
@@ -274,9 +272,8 @@ class Reconstruction:
         told = dict(SLOTS)
         for key, one in self.on_slides().items():
             adata.obsm[key], adata.uns[key] = one.pose(self.coords), one.facts()
-            told[f'obsm["{key}"]'] = (
-                f"coordinates on the slide {one.slide}, in its own units; uns: pose and fit"
-            )
+            words = f"coordinates on the slide {one.slide}, in its own units; uns: pose and fit"
+            told[f'obsm["{key}"]'] = words
         for name, values in self.obs.items():
             adata.obs[name] = values
             told[f'obs["{name}"]'] = COLUMNS_TOLD.get(name, f"see uns[{name!r}]")
@@ -370,12 +367,11 @@ class Reconstruction:
         from anndata import AnnData
 
         from spatialgears.io import add_to_h5ad, write_h5ad
-        from spatialgears.io.stored import source_of, store_at
+        from spatialgears.io.stored import names_may_repeat, source_of, store_at
 
         source = source_of(adata) or (None if source is None else store_at(source))
         if source is not None:
-            with warnings.catch_warnings():  # validation has told of names that repeat
-                warnings.filterwarnings("ignore", message="Observation names are not unique")
+            with names_may_repeat():
                 added = self.to_adata(AnnData(obs=adata.obs.copy(), var=adata.var.copy()))
             add_to_h5ad(added, path, source=source, replacing=OF_PLACES, digest=digest)
         else:

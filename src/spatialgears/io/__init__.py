@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -46,6 +45,12 @@ log = logging.getLogger(__name__)
 FORMATS = (
     ".h5ad, .zarr (AnnData or SpatialData), 10x .h5, a folder with a 10x matrix.mtx, "
     "an output folder of Cell Ranger or Space Ranger, .csv or .tsv (also .gz) counts"
+)
+#: Folders by what they hold: how each is known, what it is, and what reads it.
+FOLDERS: tuple[tuple[Callable[[Path], bool], str, Callable[[Path, Room], AnnData]], ...] = (
+    (is_space_ranger, "a Space Ranger folder", read_space_ranger),
+    (is_matrix_folder, "a 10x matrix folder", read_matrix_folder),
+    (is_cell_ranger, "a Cell Ranger folder", read_cell_ranger),
 )
 
 
@@ -165,7 +170,7 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
 
     from spatialgears.runtime.files import atomic_path
 
-    with _repeated_names():
+    with stored.names_may_repeat():
         whole = adata.to_memory() if stored.on_disk(adata) else adata
     with atomic_path(path) as temporary, _writing(path):
         obs, var = plain_text(whole.obs), plain_text(whole.var)
@@ -177,7 +182,7 @@ def write_h5ad(adata: AnnData, path: str | Path) -> None:
             }
             rooms = ("obsm", "varm", "obsp", "varp", "layers", "uns")
             parts: dict[str, Any] = {room: dict(getattr(whole, room)) for room in rooms}
-            with _repeated_names():
+            with stored.names_may_repeat():
                 whole = AnnData(whole.X, obs, var, raw=raw, **parts)
         stored.write_parts(whole, temporary)
 
@@ -372,15 +377,10 @@ def _read_binary(path: Path, room: Room, *, table: str | None, backed: bool) -> 
         if suffix == ".zarr" or any((path / name).exists() for name in (".zgroup", ".zattrs", "zarr.json")):
             with _reading(path, "a zarr store"):
                 return _read_zarr(path, room, table, backed=backed)
-        if is_space_ranger(path):
-            with _reading(path, "a Space Ranger folder"):
-                return read_space_ranger(path, room)
-        if is_matrix_folder(path):
-            with _reading(path, "a 10x matrix folder"):
-                return read_matrix_folder(path, room)
-        if is_cell_ranger(path):
-            with _reading(path, "a Cell Ranger folder"):
-                return read_cell_ranger(path, room)
+        for fits, kind, reader in FOLDERS:
+            if fits(path):
+                with _reading(path, kind):
+                    return reader(path, room)
     elif suffix == ".h5ad":
         with _reading(path, "an .h5ad file"):
             vet_hdf5(path, room, backed=backed)
@@ -391,8 +391,10 @@ def _read_binary(path: Path, room: Room, *, table: str | None, backed: bool) -> 
     elif path.name.endswith((".mtx", ".mtx.gz")):
         with _reading(path, "a 10x matrix folder"):
             return read_matrix_folder(path.parent, room, matrix=path)
-    if below := _readable_below(path):
-        raise InputError(f"{path} holds no data itself; {below} does.", f"Name {below} instead.")
+    inside = list(path.iterdir()) if path.is_dir() else []
+    below = [entry for entry in inside if is_space_ranger(entry) or is_matrix_folder(entry)]
+    if len(below) == 1:
+        raise InputError(f"{path} holds no data itself; {below[0]} does.", f"Name {below[0]} instead.")
     raise InputError(f"{path} is in no format that is known here; expected {FORMATS}.", _inside(path))
 
 
@@ -494,18 +496,10 @@ def _attach(adata: AnnData, coords: np.ndarray, where: str) -> None:
 
 
 @contextmanager
-def _repeated_names() -> Iterator[None]:
-    """Leave it to validation to judge names that repeat."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
-        yield
-
-
-@contextmanager
 def _reading(path: Path, kind: str) -> Iterator[None]:
     """Turn a reader's failure into an error that names the file; repeated names are judged by validation."""
     try:
-        with _repeated_names():
+        with stored.names_may_repeat():
             yield
     except (InputError, MemoryError):
         raise
@@ -564,16 +558,6 @@ def _existing(path: str | Path) -> Path:
     close = get_close_matches(path.name, names, n=1, cutoff=0.85)
     hint = f"Did you mean {path.with_name(close[0])}?" if close else "Check the path."
     raise InputError(f"There is no file or folder {path}.", f"{hint} {_inside(folder)}")
-
-
-def _readable_below(path: Path) -> Path | None:
-    """The one folder in a folder that can be read, if there is just one."""
-    found = (
-        [entry for entry in path.iterdir() if is_space_ranger(entry) or is_matrix_folder(entry)]
-        if path.is_dir()
-        else []
-    )
-    return found[0] if len(found) == 1 else None
 
 
 def _inside(path: Path) -> str:

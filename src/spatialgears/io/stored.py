@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,14 @@ def on_disk(adata: AnnData) -> bool:
     return any(
         one is not None and not sparse.issparse(one) and not isinstance(one, np.ndarray) for one in matrices
     )
+
+
+@contextmanager
+def names_may_repeat() -> Iterator[None]:
+    """Leave it to validation to judge names that repeat."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"(Variable|Observation) names are not unique")
+        yield
 
 
 def copied(adata: AnnData) -> AnnData:
