@@ -15,7 +15,7 @@ from spatialgears.config import Config
 
 #: Agreement of co-expression from which cells are taken as they are, and up to which they are averaged in full.
 ALIKE, UNLIKE = 0.85, 0.75
-AVERAGE = 0.8  # how far cells that are unlike the slides move towards similar cells
+AVERAGE = 0.5  # how far cells that are unlike the slides move towards similar cells
 VIEWS = 250  # of each spot, after which training ends where cells are averaged at least half as far
 
 
