@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +12,9 @@ import pytest
 from spatialgears import datasets, metrics
 from spatialgears.analysis import register
 from spatialgears.bench import imputation, label_transfer, many_cells
+from spatialgears.bench.harness import Limits
+from spatialgears.bench.methods import PeerMethod
+from spatialgears.bench.peers import PEERS, PeerOptions
 from spatialgears.bench.request import Request
 
 SMALL = {"n_cells": 300, "n_genes": 60, "n_sections": 1, "spots": 100}
@@ -49,9 +55,9 @@ def test_scores_of_a_perfect_and_of_a_constant_prediction():
 def test_references_follow_a_gene_they_did_not_see(tissue):
     fold = next(imputation.folds("small", tissue.slides[0], tissue.cells))
     r = {
-        name: np.mean(imputation.scores(fold.truth, method(fold.seen, tissue.cells, fold.kept_out))["r"])
+        name: np.mean(fold.scored(method(fold.seen, tissue.cells))["r"])
         for name, method in imputation.METHODS.items()
-        if name not in ("nearest placed cells", "likeness alone")
+        if name != "nearest placed cells"
     }
     assert r["mean"] == 0 and min(value for name, value in r.items() if name != "mean") > 0.2
 
@@ -63,11 +69,11 @@ def test_mapping_sums_to_one_by_spot_or_by_cell(tissue):
 
 
 def test_calibration_is_the_gap_between_probability_and_accuracy():
-    names, true = ["a", "b"], np.array(["a"] * 8 + ["b"] * 2)
-    sure = label_transfer.judged(np.tile([0.8, 0.2], (10, 1)), true, names)
+    names, true, known = ["a", "b"], np.array(["a"] * 8 + ["b"] * 2), np.arange(12) < 10
+    sure = label_transfer.judged(np.tile([0.8, 0.2], (12, 1)), known, true, names)
     assert sure["accuracy"] == sure["mean probability"] == pytest.approx(0.8)
     assert sure["calibration error"] == pytest.approx(0)
-    too_sure = label_transfer.judged(np.tile([1.0, 0.0], (10, 1)), true, names)
+    too_sure = label_transfer.judged(np.tile([1.0, 0.0], (12, 1)), known, true, names)
     assert too_sure["calibration error"] == pytest.approx(0.2)
 
 
@@ -75,6 +81,58 @@ def test_composition_is_compared_with_the_truth():
     truth = np.eye(3)
     assert label_transfer.compared(truth, truth)["JSD"] == pytest.approx(0, abs=1e-6)
     assert label_transfer.compared(truth[::-1], truth)["JSD"] == pytest.approx(2 / 3, abs=1e-6)
+
+
+RUNNER = """
+import sys
+sys.path.insert(0, {folder!r})
+from common import expected, run
+import numpy as np
+
+def place(spots, cells, seed):
+    assert list(spots.var_names) == list(cells.var_names)
+    return expected(np.exp(np.corrcoef(cells.X.toarray(), spots.X.toarray())[: cells.n_obs, cells.n_obs :] * 9), spots)
+
+if __name__ == "__main__":
+    run(place)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_genes_labels_and_types_are_read_from_the_mapping_of_a_peer(tissue, tmp_path):
+    """Whatever a runner gives to ``expected``; one that fails is a row with its reason."""
+    runner = tmp_path / "runner.py"
+    runner.write_text(RUNNER.format(folder=str(PEERS["tangram"].runner.parents[1])))
+    peer = OwnPython("peer", "peer", str(runner), peer=PEERS["tangram"], setup=PeerOptions())
+    fold = next(imputation.folds("small", tissue.slides[0], tissue.cells))
+    row = imputation.by_peer(fold, peer, Limits(threads=1))
+    assert row["status"] == "ok" and np.mean(row["scores"]["peer"]["r"]) > 0.2
+    labelled = label_transfer.Labelled(
+        "labels", tissue.slides, tissue.cells, "domain", tissue.truth.obs["domain"]
+    )
+    (row,) = label_transfer.by_peer(labelled, peer, Limits(threads=1))["rows"]
+    assert row["accuracy"] > 0.5
+    runner.write_text("raise SystemExit('no memory today')")
+    (row,) = label_transfer.by_peer(labelled, peer, Limits(threads=1))["rows"]
+    assert row["note"] == "no memory today" and "accuracy" not in row
+
+
+class OwnPython(PeerMethod):
+    """A peer whose runner is given, in this environment."""
+
+    def command(self, files, *, seed, out):
+        spots, cells, _ = files.peer_pair
+        job = {
+            "spots": str(spots),
+            "cells": str(cells),
+            "types": "",
+            "seed": seed,
+            "out": str(out),
+            "source": "",
+            "packages": [],
+        }
+        (files.folder / "job.json").write_text(json.dumps(job))
+        return [sys.executable, self.entry, str(files.folder / "job.json")]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -330,7 +330,8 @@ def choose(
             found = trial.better(found, [replace(found, similar=share) for share in SHARE])
             found = trial.better(found, [replace(found, spread=spread) for spread in (True, False)])
             if evidence.unlike:  # the slide's values may be linear, as intensities are
-                found = trial.better(found, [replace(found, logged=logged) for logged in (True, False)])
+                tried = [trial.scored(replace(found, logged=logged)) for logged in (True, False)]
+                found = max(tried, key=lambda one: one.score)
     else:
         some = [one for one in PREFERRED if one in strengths] or strengths
         tried = [trial.scored(Settings(*one, spread=False)) for one in some]

@@ -12,7 +12,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from scipy import sparse
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.calibration import StandIns, sharpened
+from spatialgears.analysis.calibration import StandIns, classified, sharpened
 from spatialgears.analysis.weights import matrix, weigh
 from spatialgears.errors import InputError
 
@@ -42,8 +42,10 @@ def transfer(
 ) -> AnnData | None:
     """Transfer a column of the spots to the cells: regions or layers with a probability, numbers with a spread.
 
-    Probabilities are calibrated on spots, whose label is known: made as noisy as cells, displaced as cells are, and labelled by
-    the other spots, they should be right as often as their probability says.
+    Two estimates are averaged: the labels of the spots by :func:`spatialgears.tl.spot_weights`, which know where a cell lies,
+    and a classifier of expression that was trained on spots with as few counts as cells. The more the cells are like the spots,
+    the more the classifier counts. Both are calibrated on spots, whose label is known: made as noisy as cells, they should be
+    right as often as their probability says.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ def transfer(
     least
         Probability below which the evidence is thin and the label is "none".
     place, likeness, layer, spatial_key, outside, seed
-        As in :func:`spatialgears.tl.spot_weights`.
+        As in :func:`spatialgears.tl.spot_weights`. With ``likeness``, labels come from the weights alone.
     basis
         Key of ``cells.obsm`` with places on the slide, one for each slide; None: the cells are registered.
     key_added
@@ -142,7 +144,12 @@ def transfer(
         )
         settings, power = StandIns.of(evidence, settings, there, seed=seed).calibrated(likeness is None)
         weights = matrix(evidence, settings, seed=seed)
-        table += sharpened(np.asarray((weights @ there).todense()), power) / len(slides)
+        labelled = sharpened(np.asarray((weights @ there).todense()), power)
+        if likeness is None:
+            by_expression, share = classified(evidence, there, seed=seed)
+            mass = evidence.on_slide(settings)[:, None]
+            labelled = (1 - share) * labelled + share * mass * by_expression
+        table += labelled / len(slides)
     table = table.clip(max=1)  # sums may round above one
     best = table.argmax(1)
     probability = table[np.arange(len(table)), best]

@@ -18,7 +18,7 @@ from spatialgears.bench import (
     speed,
 )
 from spatialgears.bench.comparisons import COMPARISONS
-from spatialgears.bench.fitted import ONE_PRESET
+from spatialgears.bench.fitted import ONE_PRESET, WITH_PEERS
 from spatialgears.bench.request import Experiment
 
 _BY_SEED = ONE_PRESET | {"seeds"}
@@ -60,13 +60,13 @@ EXPERIMENTS: dict[str, Experiment] = {
         kept_out_genes.run,
     ),
     "impute": Experiment(
-        "genes that were kept out, predicted at the spots by sg.tl.impute, beside simple references",
-        ONE_PRESET | {"task"},
+        "genes that were kept out, predicted at the spots by sg.tl.impute, beside simple references and peers",
+        WITH_PEERS | {"task"},
         imputation.run,
     ),
     "transfer": Experiment(
-        "layers of cells by sg.tl.transfer and cell types per spot by sg.tl.abundance, beside simple references",
-        ONE_PRESET | {"task"},
+        "layers of cells by sg.tl.transfer and cell types per spot by sg.tl.abundance, beside simple references and peers",
+        WITH_PEERS | {"task"},
         label_transfer.run,
     ),
     "many-cells": Experiment(

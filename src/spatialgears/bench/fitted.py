@@ -21,6 +21,8 @@ from spatialgears.validate import validate_cells
 
 #: Options of experiments that fit one preset.
 ONE_PRESET = frozenset({"data", "simulated", "method", "values", "threads"})
+#: Those of experiments with one preset beside peers.
+WITH_PEERS = ONE_PRESET | {"time_limit", "memory_limit", "peer_source", "peer_cache", "accept_licence"}
 #: Scores by name, for each variant of one model.
 Scores = Mapping[str, Mapping[str, float]]
 #: Task, model and the store of scores in; the scores of every variant out.

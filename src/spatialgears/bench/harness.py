@@ -133,7 +133,7 @@ def run_one(
     row |= {"seconds": round(usage["seconds"], 2), "peak_gb": round(usage["peak_gb"], 3)}
     if (out / "info.json").exists():
         row["info"] = json.loads((out / "info.json").read_text())
-    status, reason, arrays = _judge(usage, out, task, files.folder / "log.txt")
+    status, reason, arrays = judge(usage, out, task, files.folder / "log.txt")
     row |= {"status": status, "reason": reason}
     if status == "ok":
         try:
@@ -178,7 +178,7 @@ def _environment(threads: int) -> dict[str, str]:
     return {**os.environ, **count, "MPLBACKEND": "Agg", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
 
 
-def _judge(usage: dict[str, Any], out: Path, task: Task, log: Path) -> tuple[str, str, dict[str, np.ndarray]]:
+def judge(usage: dict[str, Any], out: Path, task: Task, log: Path) -> tuple[str, str, dict[str, np.ndarray]]:
     """Status, reason and arrays of a finished process."""
     text = log.read_text(errors="replace")
     if usage["timeout"]:

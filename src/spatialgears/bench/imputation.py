@@ -24,6 +24,9 @@ from sklearn.neighbors import NearestNeighbors
 from spatialgears import datasets
 from spatialgears.analysis import impute
 from spatialgears.bench import sets
+from spatialgears.bench.harness import Limits
+from spatialgears.bench.mappings import mapped, shares
+from spatialgears.bench.methods import PeerMethod
 from spatialgears.bench.presets import title
 from spatialgears.bench.references import shared_genes
 from spatialgears.bench.request import Outcome, Request, Tell
@@ -41,8 +44,9 @@ MOST_SPATIAL = 300  # genes of a whole transcriptome of which a fold is kept out
 NEIGHBORS = 50  # cells of the kNN references
 SAME_FACTOR = 0.3  # least cosine of principal vectors that SpaGE keeps
 METRICS = ("r", "ssim", "rmse", "js")
-#: Slide without the kept-out genes, placed cells and names of these genes in; (spots, genes) predictions out.
-Method = Callable[[AnnData, AnnData, Sequence[str]], NDArray[Any]]
+Scores = dict[str, list[float]]  # by metric, one for each gene
+#: Slide without the kept-out genes and placed cells in; weights (spots, cells) out, by which genes of the cells are averaged.
+Method = Callable[[AnnData, AnnData], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +65,31 @@ class Fold:
         return self.slide[:, ~self.slide.var_names.isin(self.kept_out)].copy()
 
     @property
+    def counts(self) -> bool:
+        """Whether the slide has counts."""
+        return form_of(sparse.csr_matrix(self.slide.X)) == "counts"
+
+    @property
     def truth(self) -> NDArray[np.float32]:
         """(spots, genes) what was measured: log-normalised counts, or values as they are."""
-        return expression(self.slide)[:, self.slide.var_names.get_indexer(self.kept_out)]
+        return _of(self.slide, self.kept_out)
+
+    def scored(self, weights: Any) -> Scores:
+        """Scores of the mean of the cells by weights (spots, cells).
+
+        The mean is of logs. If the slide has values other than counts, it is also of normalised counts, and the better of the
+        two is kept, so that no method is behind for its scale.
+        """
+        logs = _of(self.cells, self.kept_out)
+        read = [
+            scores(self.truth, weights @ values)
+            for values in ([logs] if self.counts else [logs, np.expm1(logs)])
+        ]
+        return max(read, key=lambda one: np.mean(one["r"]))
+
+    def row(self, found: dict[str, Scores]) -> Row:
+        """A row with the scores of some methods."""
+        return {"name": self.name, "fold": self.number, "genes": list(self.kept_out), "scores": found}
 
 
 def folds(name: str, slide: AnnData, cells: AnnData) -> Iterator[Fold]:
@@ -101,16 +127,21 @@ def simulated(_: Path | None) -> Iterator[Fold]:
 
 def run(request: Request, tell: Tell) -> Outcome:
     """Mean scores of every method on every set."""
-    preset = request.preset("quick")
+    preset, peers = request.preset_and_peers("quick")
     config = request.config(preset).with_values(["assembly.samples=0"])  # no samples are looked at
-    rows = []
+    store, rows = Store(request.out), list[Row]()
     for fold in (simulated if request.simulated else public)(request.data):
         if request.task and not any(text in fold.name for text in request.task):
             continue
-        parts = ("impute", fold.name, fold.number, list(fold.kept_out), config.model_dump(mode="json"))
-        row = Store(request.out).once(*parts, make=partial(measured, fold, config))
+        parts = ("impute", fold.name, fold.number, list(fold.kept_out))
+        row = store.once(*parts, config.model_dump(mode="json"), make=partial(measured, fold, config))
         tell(f"{fold.name}, fold {fold.number + 1}: r {np.mean(row['scores'][OURS]['r']):.3f}")
         rows.append(row)
+        for peer in peers:
+            row = store.once(*parts, peer.identity(), make=partial(by_peer, fold, peer, request.limits))
+            found = row["scores"].get(peer.name)
+            tell(f"  {peer.name}: " + (row["reason"] if found is None else f"r {np.mean(found['r']):.3f}"))
+            rows.append(row)
     table = summary(rows)
     text = f"### impute: kept-out genes, mean over genes, {title(preset, config)}\n\n{plain_table(table)}\n"
     return Outcome(text, {"summary": table, "rows": rows})
@@ -118,21 +149,21 @@ def run(request: Request, tell: Tell) -> Outcome:
 
 def measured(fold: Fold, config: Config) -> Row:
     """Fit and place without the genes, predict them by every method, and score each gene."""
-    seen, normalised = fold.seen, form_of(sparse.csr_matrix(fold.slide.X)) != "counts"
-    model = GEARS(config).fit([seen], fold.cells, normalised=normalised)
-    cells = model.reconstruct(fold.cells, normalised=normalised).to_adata(fold.cells, copy=True)
+    seen = fold.seen
+    model = GEARS(config).fit([seen], fold.cells, normalised=not fold.counts)
+    cells = model.reconstruct(fold.cells, normalised=not fold.counts).to_adata(fold.cells, copy=True)
     ours = impute(cells, seen, fold.kept_out, basis="X_gears_slide")
-    found = {OURS: scores(fold.truth, np.nan_to_num(ours.X))}
-    for name, method in METHODS.items():
-        found[name] = scores(fold.truth, method(seen, cells, fold.kept_out))
-    return {
-        "name": fold.name,
-        "fold": fold.number,
-        "genes": list(fold.kept_out),
-        "scores": found,
-        "expected": ours.var["score"].tolist(),
-        "settings": ours.uns["gears_impute"],
-    }
+    alike = impute(cells, seen, fold.kept_out, place=0)
+    found = {name: scores(fold.truth, np.nan_to_num(one.X)) for name, one in ((OURS, ours), (ALIKE, alike))}
+    found |= {name: fold.scored(method(seen, cells)) for name, method in METHODS.items()}
+    return fold.row(found) | {"expected": ours.var["score"].tolist(), "settings": ours.uns["gears_impute"]}
+
+
+def by_peer(fold: Fold, peer: PeerMethod, limits: Limits) -> Row:
+    """The same for the mapping of a peer."""
+    weights, used = mapped(peer, [fold.seen], fold.cells, limits)
+    found = {peer.name: fold.scored(shares(weights, 0).T)} if weights.size else {}
+    return fold.row(found) | used
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -140,26 +171,30 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     table = []
     for name in dict.fromkeys(row["name"] for row in rows):
         mine = [row for row in rows if row["name"] == name]
-        for method in mine[0]["scores"]:
+        for method in dict.fromkeys(method for row in mine for method in row["scores"]):
+            own = [row for row in mine if method in row["scores"]]
             means = {
-                key: float(np.mean(np.concatenate([row["scores"][method][key] for row in mine])))
+                key: float(np.mean(np.concatenate([row["scores"][method][key] for row in own])))
                 for key in METRICS
             }
-            expected = float(np.mean(np.concatenate([row["expected"] for row in mine])))
-            n_genes = sum(len(row["genes"]) for row in mine)
             table.append(
                 {
                     "set": name,
-                    "genes": n_genes,
+                    "genes": sum(len(row["genes"]) for row in own),
                     "method": method,
                     **means,
-                    "expected r": expected if method == OURS else None,
+                    "expected r": float(np.mean(np.concatenate([row["expected"] for row in own])))
+                    if method == OURS
+                    else None,
+                    "seconds": float(np.sum([row["seconds"] for row in own]))
+                    if "seconds" in own[0]
+                    else None,
                 }
             )
     return table
 
 
-def scores(truth: NDArray[Any], predicted: NDArray[Any]) -> dict[str, list[float]]:
+def scores(truth: NDArray[Any], predicted: NDArray[Any]) -> Scores:
     """Pearson r, structural similarity, RMSE of z-scores and Jensen-Shannon divergence of each gene (columns) over spots."""
     truth, predicted = (np.asarray(x, dtype=np.float64) for x in (truth, predicted))
     x, y = (part / np.maximum(part.max(0), 1e-12) for part in (truth, predicted))
@@ -198,25 +233,18 @@ def both(slide: AnnData, cells: AnnData) -> tuple[NDArray[np.float32], NDArray[n
     return x, y
 
 
-def _of(cells: AnnData, genes: Sequence[str]) -> NDArray[np.float32]:
-    return expression(cells)[:, cells.var_names.get_indexer(genes)]
+def _of(adata: AnnData, genes: Sequence[str]) -> NDArray[np.float32]:
+    return expression(adata)[:, adata.var_names.get_indexer(genes)]
 
 
-def likeness_alone(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
-    """Ours without places."""
-    return np.nan_to_num(impute(cells, slide, genes, place=0).X)
-
-
-def placed_cells(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+def placed_cells(slide: AnnData, cells: AnnData) -> sparse.csr_matrix:
     """The mean of the cells that were placed nearest to each spot."""
-    near = nearest_cells(
-        cells.obsm["X_gears_slide"], np.asarray(slide.obsm["spatial"], float), min(NEAREST, cells.n_obs // 10)
-    )
-    return np.asarray(near @ _of(cells, genes))
+    spots = np.asarray(slide.obsm["spatial"], float)
+    return nearest_cells(cells.obsm["X_gears_slide"], spots, min(NEAREST, cells.n_obs // 10))
 
 
 def direct_weights(slide: AnnData, cells: AnnData, *, by_cell: bool = False) -> NDArray[np.float32]:
-    """(spots, cells) soft cosine mapping, in which the weights of each spot sum to one, or those of each cell."""
+    """Soft cosine mapping, as in the check on cells; the weights of each spot sum to one, or those of each cell."""
     x, y = both(slide, cells)
     products, a, b = x @ y.T, np.square(x).sum(1), np.square(y).sum(1)
     if not by_cell:
@@ -224,19 +252,13 @@ def direct_weights(slide: AnnData, cells: AnnData, *, by_cell: bool = False) -> 
     return soft_mapping(products.T, b, a).T
 
 
-def direct_mapping(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
-    """The soft cosine mapping that the check on cells compares with."""
-    return direct_weights(slide, cells) @ _of(cells, genes)
-
-
-def nearest_profiles(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+def nearest_profiles(slide: AnnData, cells: AnnData) -> sparse.csr_matrix:
     """The mean of the cells that are most similar to each spot by cosine."""
-    x, y = both(slide, cells)
-    index = _nearest(x, y)[1]
-    return _of(cells, genes)[index].mean(1)
+    _, index = _nearest(*both(slide, cells))
+    return _rows(np.full(index.shape, 1 / index.shape[1]), index, cells.n_obs)
 
 
-def spage(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+def spage(slide: AnnData, cells: AnnData) -> sparse.csr_matrix:
     """Domain-adapted kNN after SpaGE (Abdelaal et al. 2020): principal vectors that both share, then weighted neighbours."""
     x, y = both(slide, cells)
     n = max(2, min(50, x.shape[1] // 2))
@@ -245,13 +267,12 @@ def spage(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
     shared = (right @ factors[1])[cosine > SAME_FACTOR]  # principal vectors of the cells
     distance, index = _nearest(x @ shared.T, y @ shared.T)
     weights = np.where(distance < 1, 1 - distance / np.maximum(distance.sum(1, keepdims=True), 1e-12), 0)
-    weights /= np.maximum(weights.sum(1, keepdims=True), 1e-12)
-    return np.einsum("sk,skg->sg", weights, _of(cells, genes)[index])
+    return _rows(shares(weights, 1), index, cells.n_obs)
 
 
-def mean(slide: AnnData, cells: AnnData, genes: Sequence[str]) -> NDArray[Any]:
+def mean(slide: AnnData, cells: AnnData) -> NDArray[np.float32]:
     """The mean of all cells, everywhere."""
-    return np.broadcast_to(_of(cells, genes).mean(0), (slide.n_obs, len(genes)))
+    return np.full((slide.n_obs, cells.n_obs), 1 / cells.n_obs, np.float32)
 
 
 def _nearest(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -262,11 +283,16 @@ def _nearest(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float64], NDA
     return found
 
 
-OURS = "spatialgears: impute"
+def _rows(weights: NDArray[Any], index: NDArray[np.int64], n: int) -> sparse.csr_matrix:
+    """The matrix (m, n) with weights (m, k) in the columns of an index (m, k)."""
+    ends = np.arange(0, index.size + 1, index.shape[1])
+    return sparse.csr_matrix((weights.ravel(), index.ravel(), ends), (len(index), n))
+
+
+OURS, ALIKE = "spatialgears: impute", "likeness alone"
 METHODS: dict[str, Method] = {
-    "likeness alone": likeness_alone,
     "nearest placed cells": placed_cells,
-    "direct mapping": direct_mapping,
+    "direct mapping": direct_weights,
     "kNN": nearest_profiles,
     "SpaGE (our implementation)": spage,
     "mean": mean,

@@ -26,7 +26,10 @@ from sklearn.neighbors import NearestNeighbors
 
 from spatialgears import analysis, datasets
 from spatialgears.bench import sets
+from spatialgears.bench.harness import Limits
 from spatialgears.bench.imputation import direct_weights
+from spatialgears.bench.mappings import mapped, shares
+from spatialgears.bench.methods import PeerMethod
 from spatialgears.bench.presets import title
 from spatialgears.bench.references import embedded
 from spatialgears.bench.request import Outcome, Request, Tell
@@ -50,6 +53,19 @@ class Labelled:
     cells: AnnData
     key: str
     truth: pd.Series
+
+    @property
+    def labels(self) -> tuple[list[str], list[NDArray[np.float64]]]:
+        """Names of the labels, and for each slide (spots, labels) one where a spot has the label."""
+        names = sorted(set().union(*(one.obs[self.key].dropna().astype(str) for one in self.slides)))
+        columns = [pd.get_dummies(one.obs[self.key].astype(str)) for one in self.slides]
+        return names, [one.reindex(columns=names, fill_value=0).to_numpy(float) for one in columns]
+
+    @property
+    def known(self) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+        """(n,) cells whose label is known, and the labels of these."""
+        known = self.truth.notna().to_numpy()
+        return known, self.truth.astype(str).to_numpy()[known]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,26 +111,53 @@ def simulated(_: Path | None) -> Iterator[Labelled | Composed]:
 
 def run(request: Request, tell: Tell) -> Outcome:
     """Tables of labels and of composition."""
-    preset = request.preset("quick")
+    preset, peers = request.preset_and_peers("quick")
     config = request.config(preset).with_values(["assembly.samples=0"])  # no samples are looked at
     store, parts = Store(request.out), dict[str, list[Row]]()
     for task in (simulated if request.simulated else public)(request.data):
         if request.task and not any(text in task.name for text in request.task):
             continue
+        of_cells = isinstance(task, Labelled)
         made = (
             partial(labels, task, config)
             if isinstance(task, Labelled)
             else partial(composition, task, config)
         )
-        row = store.once("transfer", task.name, config.model_dump(mode="json"), make=made)
-        tell(f"{task.name}: {row['rows'][0]}")
-        heading = "labels of cells" if isinstance(task, Labelled) else "cell types per spot"
-        parts.setdefault(heading, []).extend(row["rows"])
+        rows = store.once("transfer", task.name, config.model_dump(mode="json"), make=made)["rows"]
+        for peer in peers:
+            made = partial(by_peer, task, peer, request.limits)
+            rows += store.once("transfer", task.name, peer.identity(), make=made)["rows"]
+        for row in rows:
+            tell(" ".join(str(value) for value in row.values()))
+        parts.setdefault("labels of cells" if of_cells else "cell types per spot", []).extend(rows)
     text = "\n".join(
-        f"### transfer: {heading}, {title(preset, config)}\n\n{plain_table(rows)}\n"
+        f"### transfer: {heading}, {title(preset, config)}\n\n{plain_table(_aligned(rows))}\n"
         for heading, rows in parts.items()
     )
     return Outcome(text, parts)
+
+
+def _aligned(rows: Sequence[Row]) -> list[Row]:
+    """Rows that all have the same columns."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def by_peer(task: Labelled | Composed, peer: PeerMethod, limits: Limits) -> Row:
+    """The score of a peer, by its mapping of cells to spots; none, with the reason, if it failed."""
+    slides = task.slides if isinstance(task, Labelled) else [task.slide]
+    weights, used = mapped(peer, slides, task.cells, limits)
+    row: Row = {"set": task.name, "method": peer.name}
+    if not weights.size:
+        row["note"] = used["reason"]
+    elif isinstance(task, Labelled):
+        names, given = task.labels
+        row |= judged(shares(weights, 1) @ np.vstack(given), *task.known, names)
+    else:
+        kinds = pd.get_dummies(task.cells.obs[task.key].astype(str))
+        truth = task.truth.reindex(columns=kinds.columns, fill_value=0).to_numpy(float)
+        row |= compared(weights.T @ kinds.to_numpy(float), truth)
+    return {"rows": [row | {"seconds": used.get("seconds")}]}
 
 
 def placed(slides: Sequence[AnnData], cells: AnnData, config: Config) -> AnnData:
@@ -127,19 +170,14 @@ def placed(slides: Sequence[AnnData], cells: AnnData, config: Config) -> AnnData
 def labels(task: Labelled, config: Config) -> Row:
     """Labels of the cells by every method."""
     cells = placed(task.slides, task.cells, config)
-    names = sorted(set().union(*(one.obs[task.key].dropna().astype(str) for one in task.slides)))
+    names, given = task.labels
     keys = (
         ["X_gears_slide"]
         if len(task.slides) == 1
         else [f"X_gears_slide{i + 1}" for i in range(len(task.slides))]
     )
-    given = [
-        pd.get_dummies(one.obs[task.key].astype(str)).reindex(columns=names, fill_value=0).to_numpy(float)
-        for one in task.slides
-    ]
     analysis.transfer(cells, task.slides, task.key, basis=keys)
-    known = task.truth.notna().to_numpy()
-    true = task.truth.astype(str).to_numpy()[known]
+    known, true = task.known
     found = {
         f"{OURS}: transfer": cells.obsm[f"gears_{task.key}"].reindex(columns=names, fill_value=0).to_numpy()
     }
@@ -162,22 +200,20 @@ def labels(task: Labelled, config: Config) -> Row:
     ]
     found["direct mapping"] = np.mean(mapped, axis=0)
     rows = [
-        {"set": task.name, "method": name, **judged(table[known], true, names)}
+        {"set": task.name, "method": name, **judged(table, known, true, names)}
         for name, table in found.items()
     ]
     labelled = (cells.obs[f"gears_{task.key}"] != "none").to_numpy()[known]
     right = cells.obs[f"gears_{task.key}"].astype(str).to_numpy()[known] == true
     rows[0] |= {"labelled": float(labelled.mean()), "accuracy of these": float(right[labelled].mean())}
-    return {
-        "rows": [
-            {**row, "labelled": row.get("labelled"), "accuracy of these": row.get("accuracy of these")}
-            for row in rows
-        ]
-    }
+    return {"rows": rows}
 
 
-def judged(table: NDArray[Any], true: NDArray[Any], names: Sequence[str]) -> dict[str, float]:
+def judged(
+    table: NDArray[Any], known: NDArray[np.bool_], true: NDArray[Any], names: Sequence[str]
+) -> dict[str, float]:
     """Accuracy, adjusted Rand index, mean probability, and its mean distance from the accuracy in bins (calibration)."""
+    table = table[known]
     best = np.asarray(names)[table.argmax(1)]
     right, probability = best == true, table.max(1)
     part = np.minimum((probability * BINS).astype(int), BINS - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from spatialgears.bench.harness import Limits
+    from spatialgears.bench.methods import PeerMethod
     from spatialgears.config import Config
 
 _DATA, _PEERS, _LIMITS, _SPEED = "Your own data", "Peers", "Limits of each run", "Speed"
@@ -134,6 +135,16 @@ class Request:
                 f"Expected one --method, found {len(self.method)}.", "Run the experiment once for each."
             )
         return self.method[0] if self.method else default
+
+    def preset_and_peers(self, default: str) -> tuple[str, list[PeerMethod]]:
+        """The one preset that was asked for, and the peers to run beside it."""
+        from spatialgears.bench.methods import peer_method
+        from spatialgears.bench.peers import PEERS, PeerOptions
+
+        setup = PeerOptions.given(self.peer_cache, self.peer_source, self.accept_licence)
+        others = [name for name in self.method if name not in PEERS]
+        chosen = replace(self, method=others).preset(default)
+        return chosen, [peer_method(name, setup) for name in self.method if name in PEERS]
 
     def config(self, preset: str) -> Config:
         """A preset with the changes and threads that were asked for."""
