@@ -24,7 +24,7 @@ from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.training import join
 from spatialgears.storage import model_folder as store
 from spatialgears.storage.run_folder import RunFolder, locked, logged
-from spatialgears.text import duration, number, size
+from spatialgears.text import duration, not_a_formula, number, size
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -171,7 +171,7 @@ class _Given:
 
 def _prepared(given: _Given, inputs: RunInputs, config: Config) -> tuple[ValidInputs, Prepared, Cost]:
     """Valid inputs, what the model learns from, and what the run costs; what cannot be used is refused here."""
-    from spatialgears.analysis.answers import require_regions
+    from spatialgears.analysis.answers import require_regions, samples_of
     from spatialgears.pipeline.cost import require_memory
     from spatialgears.pipeline.prepare import prepare
     from spatialgears.report import require_genes, require_types
@@ -181,6 +181,8 @@ def _prepared(given: _Given, inputs: RunInputs, config: Config) -> tuple[ValidIn
     require_genes(given.cells, [*inputs.genes, *inputs.questions.genes])
     require_types(given.cells, inputs.questions.abundance)
     require_regions(given.slides, inputs.questions.regions)
+    if inputs.questions.compare:
+        samples_of(given.cells, inputs.questions.compare[0])
     valid = validate_sampled(
         given.slides,
         given.cells,
@@ -219,6 +221,8 @@ def _written(
         for found, path in ((answers.imputed, out.imputed), (answers.abundance, out.abundance)):
             if found is not None:
                 write_h5ad(found, path)
+        if answers.comparison is not None:
+            write_atomic(out.comparison, answers.comparison.rename(index=not_a_formula).to_csv())
     placed.write(cells, out.places)
     placed.write(cells, out.cells, source=inputs.sc, digest=digest)
     try:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from spatialgears.analysis.annotate import described
-from spatialgears.analysis.answers import Questions, answered, require_regions
+from spatialgears.analysis.answers import Questions, answered, require_regions, samples_of
 from spatialgears.cli import main
 from spatialgears.errors import InputError
 from spatialgears.report import report_content
@@ -106,3 +106,29 @@ def test_labels_open_elsewhere(files, capsys):
     assert list(pd.read_csv(files / "x.csv")) == ["cell_id", "group"]
     assert gears("export", "--cells", cells, "--column", "gears_dom", "-o", files / "n.csv") == 2
     assert "Did you mean 'gears_domain'" in capsys.readouterr().err
+
+
+def test_two_samples_are_compared(asked, small_tissue, small_model, slides):
+    """Cells on the left of the map are called one sample, those on the right the other."""
+    placed, _ = asked
+    cells = small_tissue.cells.copy()
+    side = placed.on_slides()["X_gears_slide"].pose(placed.coords)[:, 0]
+    cells.obs["sample"] = np.where(side > np.median(side), 2, 1)  # numbers are names, too
+    _, answers = answered(
+        placed, cells, slides, questions=Questions(compare=("sample", "cell_type")), titles=["a", "b"]
+    )
+    told = answers.comparison.drop(index="all cells").dropna()
+    assert len(told) and (told["pvalue_adj"] < 0.05).any() and (told["x"] > 0).all()
+    content = report_content(
+        small_model, placed, cells=cells, slides=slides, names=["a", "b", "c"], answers=answers
+    )
+    section = next(one for one in content.sections if one.title == "Two samples compared")
+    assert "Yes: " in section.text and section.png and "Cells, 2" in section.table[0]
+
+
+@pytest.mark.parametrize(("values", "found"), [(["a"], "has 1: a"), (["a", "b", "c"], r"has 3: a \(50\)")])
+def test_other_than_two_samples_are_refused(values, found, small_tissue):
+    cells = small_tissue.cells.copy()
+    cells.obs["sample"] = np.resize(values, cells.n_obs)
+    with pytest.raises(InputError, match=found):
+        samples_of(cells, "sample")

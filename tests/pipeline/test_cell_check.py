@@ -128,6 +128,19 @@ def test_warnings_follow_the_cells(tissue):
     assert against.startswith(alone) and "spots are not cells" in against
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
+def test_a_share_of_noise_among_the_cells_is_counted_and_warned_of(share):
+    mixed = Tissue(n_genes=84)
+    rng, noise = np.random.default_rng(3), np.arange(1500) < share * 1500
+    mixed.expression[noise] = rng.permuted(mixed.expression, axis=0)[noise]
+    found = mixed.judged(mixed.cells)
+    assert found.verdict == "good" and found.unmatched == pytest.approx(share, abs=0.07)
+    told = check.warnings(found, spots=True)
+    assert bool(told) == (share > 0) and all(
+        "of the cells fit the place they were given no better" in text for text in told
+    )
+
+
 def test_parts_are_balanced_by_how_spatial_genes_are():
     morans_i = np.random.default_rng(0).uniform(size=30)
     part = check.balanced_parts(morans_i, 7, seed=1)

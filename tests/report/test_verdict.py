@@ -78,6 +78,12 @@ def test_numbers_are_in_spot_spacings_and_unknown_ones_are_left_out(small_result
     assert [name for name, _ in numbers(bare, [], n_spots=[], spacing=None)] == ["Cells placed"]
 
 
+def test_a_share_of_noise_is_never_good():
+    level, words = verdict(replace(BY_GENES, unmatched=0.31), [], INSIDE)
+    assert level == "fair" and "about 31% of the cells fit their place no better" in words
+    assert verdict(replace(BY_GENES, unmatched=0.1), [], INSIDE)[0] == "good"
+
+
 def test_batches_that_go_with_place_are_never_good():
     told = ["the cells: .obs['batch'] goes with the predicted place (90% of ...)"]
     level, sentence = verdict(replace(BY_GENES, verdict="good"), [check(0.95)], INSIDE, warnings=told)

@@ -9,7 +9,14 @@ import pytest
 
 from spatialgears.errors import InputError
 from spatialgears.validate import sections
-from spatialgears.validate.sections import apart, found_sections, overlaid, repeated_barcodes, split_slides
+from spatialgears.validate.sections import (
+    apart,
+    beside,
+    found_sections,
+    overlaid,
+    repeated_barcodes,
+    split_slides,
+)
 
 
 def lattice(n=16, *, hexagonal=True, jitter=0.0, seed=0):
@@ -35,7 +42,7 @@ SINGLE = {
 
 @pytest.mark.parametrize("coords", SINGLE.values(), ids=SINGLE)
 def test_one_section_is_one(coords):
-    assert apart(coords) is None and not overlaid(coords)
+    assert apart(coords) is None and beside(coords) is None and not overlaid(coords)
 
 
 @pytest.mark.parametrize("hexagonal", [True, False])
@@ -52,6 +59,17 @@ def test_sections_side_by_side_are_told_apart_by_the_gap():
     assert len(pd.crosstab(labels, truth).to_numpy().nonzero()[0]) == 2
     assert apart(np.vstack([one, other - [5, 0]])) is None  # a fold or a tear
     assert apart(np.vstack([one, other[:20]])) is None  # a loose piece
+
+
+@pytest.mark.parametrize("hexagonal", [True, False])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sections_two_pitches_apart_are_told_apart_by_the_strip(hexagonal, axis):
+    one, other = (lattice(hexagonal=hexagonal, seed=seed) for seed in (0, 1))
+    other[:, axis] += np.ptp(one[:, axis]) + 2
+    labels = beside(np.vstack([one, other, [[-4, -4]]]))  # and a loose spot
+    np.testing.assert_array_equal(labels, np.repeat([0, 1, 0], [len(one), len(other), 1]))
+    other[:, axis] -= 0.9
+    assert beside(np.vstack([one, other])) is None  # a missing row
 
 
 def test_barcodes_of_two_slides_repeat():

@@ -1,4 +1,4 @@
-"""What a run can add to the places on request: regions of the cells, genes on the slide, types per spot."""
+"""What a run can add to the places on request: regions of the cells, genes on the slide, types per spot, two samples."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from spatialgears.analysis import lookup
+from spatialgears.analysis.comparison import FEWEST, compare
 from spatialgears.analysis.composition import abundance
 from spatialgears.analysis.imputation import impute
 from spatialgears.analysis.transfer import transfer
@@ -28,9 +29,10 @@ class Questions:
     regions: str | None = None  # column of the slides' ``obs``, transferred to the cells
     genes: Sequence[str] = ()  # genes of the cells, predicted at the spots
     abundance: str | None = None  # column of the cells' ``obs`` with types, counted at the spots
+    compare: tuple[str, str] | None = None  # columns of the cells' ``obs`` that name two samples, and types
 
     def __bool__(self) -> bool:
-        return bool(self.regions or self.genes or self.abundance)
+        return bool(self.regions or self.genes or self.abundance or self.compare)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,20 @@ class Answers:
     #: As :func:`spatialgears.tl.impute` and :func:`spatialgears.tl.abundance` give them; None where not asked.
     imputed: AnnData | None = None
     abundance: AnnData | None = None
+    comparison: pd.DataFrame | None = None  # as :func:`spatialgears.tl.compare` gives it
+
+
+def samples_of(cells: AnnData, column: str) -> pd.Categorical:
+    """The sample (n,) of each cell, of which there must be two of some size."""
+    found = lookup.labels(cells, column, "The cells")
+    sizes = found.value_counts()
+    if len(sizes) != 2 or sizes.min() < FEWEST:
+        raise InputError(
+            f"--compare expects a column that names two samples of at least {FEWEST} cells each; .obs[{column!r}] has "
+            f"{len(sizes)}: {', '.join(f'{name} ({n:,})' for name, n in sizes.head(5).items())}.",
+            "Name another column, or leave out the cells of other samples.",
+        )
+    return found
 
 
 def require_regions(slides: Sequence[AnnData], column: str | None) -> None:
@@ -114,4 +130,11 @@ def answered(
     for found in (imputed, types):
         if found is not None:
             found.uns["slide"] = best
-    return placed, Answers(questions, number, imputed, types)
+    compared = None
+    if questions.compare:
+        column, kinds = questions.compare
+        samples = samples_of(cells, column)
+        first, second = (at[samples == name] for name in samples.categories)
+        radius = "gears_radius50" if at.obs["gears_radius50"].notna().all() else None
+        compared = compare(first, second, slide, key=kinds, radius=radius, spatial_key=spatial_key, seed=seed)
+    return placed, Answers(questions, number, imputed, types, compared)

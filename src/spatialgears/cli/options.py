@@ -92,6 +92,10 @@ _IMPUTE = "Genes of the cells to predict at the spots, written to imputed.h5ad; 
 Impute = Annotated[list[str] | None, _answer("--impute", "GENE,...", _IMPUTE)]
 _ABUNDANCE = "Count cells of each type (--types) at the spots, written to abundance.h5ad."
 Abundance = Annotated[bool, _answer("--abundance", None, _ABUNDANCE)]
+_COMPARE = (
+    "Column of the cells' .obs that names two samples: which types (--types) lie elsewhere in the second?"
+)
+Compare = Annotated[str | None, _answer("--compare", "COLUMN", _COMPARE)]
 SpatialKey = Annotated[str, _input("--spatial-key", "KEY", "Key of .obsm with the coordinates.")]
 Transpose = Annotated[
     bool,

@@ -55,6 +55,7 @@ def run(
     regions: options.Regions = None,
     impute: options.Impute = None,
     abundance: options.Abundance = False,
+    compare: options.Compare = None,
     spatial_key: options.SpatialKey = "spatial",
     transpose: options.Transpose = False,
     normalised: options.Normalised = False,
@@ -78,11 +79,17 @@ def run(
     from spatialgears.run import run as run_all
     from spatialgears.runtime.processes import is_first
 
-    if abundance and types is None:
+    if (abundance or compare) and types is None:
         raise InputError(
-            "--abundance counts cell types, and none are named.", "Name their column: --types COLUMN."
+            f"--{'abundance counts' if abundance else 'compare is about'} cell types, and none are named.",
+            "Name their column: --types COLUMN.",
         )
-    questions = Questions(regions, options.gene_list(impute), types if abundance else None)
+    questions = Questions(
+        regions,
+        options.gene_list(impute),
+        types if abundance else None,
+        (compare, types) if compare and types else None,
+    )
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
 
     def read() -> tuple[list[AnnData], AnnData]:
@@ -410,7 +417,7 @@ def _tell(folder: RunFolder, *, as_json: bool) -> None:
 
     model = GEARS.load(folder.model)
     files = {"cells": folder.cells, "places": folder.places, "model": folder.model}
-    files |= {"imputed": folder.imputed, "abundance": folder.abundance}
+    files |= {"imputed": folder.imputed, "abundance": folder.abundance, "comparison": folder.comparison}
     files |= {"report": folder.report, "log": folder.log}
     if as_json:
         facts: dict[str, Any] = {name: str(path) for name, path in files.items() if path.exists()}

@@ -40,15 +40,34 @@ MOST_CELLS, MOST_SPOTS = 10_000, 1000  # that are looked at; spots of each slide
 MOST_GENES, MOST_SCORED = 2000, 500  # that cells and spots are compared by, and that are predicted
 FEWEST_CELLS, FEWEST_GENES = 100, 10  # fewer have no power
 LEAST_CEILING = 0.2  # if noise allows less than this, single genes say nothing
+MANY_UNMATCHED = (
+    0.2  # share of cells that fit their place no better than others do, from which there is a warning
+)
 ABOVE_CHANCE = 4.0  # standard deviations of shuffled cells by which the correlation must exceed theirs
 #: Smallest share of the ceiling for each verdict; below the last one the cells do not show the patterns.
 LEVELS: tuple[tuple[float, Verdict], ...] = ((0.5, "good"), (0.3, "fair"), (0.1, "weak"))
-FIGURES = ("r", "se", "reference", "shuffled", "ceiling", "n_genes", "n_cells", "verdict", "words")
+FIGURES = (
+    "r",
+    "se",
+    "reference",
+    "shuffled",
+    "ceiling",
+    "n_genes",
+    "n_cells",
+    "verdict",
+    "words",
+    "unmatched",
+)
 SHOWN = (
     0.9,
     0.5,
     0.1,
 )  # quantiles of the correlation at which genes are shown: a good, a typical and a poor one
+UNMATCHED = (
+    "About {:.0%} of the cells fit the place they were given no better than other cells would, by genes that the placing did "
+    "not see. They may be empty droplets, debris or doublets, or of a type that the slides lack. Filter the cells more "
+    "strictly, or read only what many cells show."
+)
 MEANING: Mapping[Verdict, str] = {
     "good": "Where they were placed, the cells show the patterns of genes that the placing did not see.",
     "fair": "Where they were placed, the cells show the patterns of genes that the placing did not see in outline: read "
@@ -172,6 +191,8 @@ class CellCheck:
         Name, ``r``, ``reference`` and ``ceiling`` of each gene, the most spatial first.
     patterns
         Three genes, measured beside predicted; None if not checked.
+    unmatched
+        Share of the cells whose kept-out genes fit the spots where they were placed no better than those of other cells do.
     """
 
     r: float
@@ -185,6 +206,7 @@ class CellCheck:
     words: str
     by_gene: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     patterns: Patterns | None = None
+    unmatched: float = float("nan")
 
     @property
     def title(self) -> str:
@@ -223,7 +245,7 @@ class CellCheck:
     def restore(cls, meta: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> CellCheck:
         """Back from :meth:`meta` and the tensors of the patterns."""
         figures: dict[str, Any] = {
-            name: float("nan") if meta[name] is None else meta[name] for name in FIGURES
+            name: float("nan") if meta.get(name) is None else meta[name] for name in FIGURES
         }
         shown: Any = meta["patterns"]
         arrays: dict[str, Any] = {name: one.numpy() for name, one in tensors.items()}
@@ -334,6 +356,8 @@ class Reading:
         and the largest that noise allows.
     shuffled
         (shuffles, slides, g) with the prediction from the nearest placed cells, the cells being shuffled.
+    match
+        (2, N) how well the masked genes of each cell fit the spots where it was placed: its own, and those of another cell.
     """
 
     genes: NDArray[np.int64]
@@ -342,6 +366,7 @@ class Reading:
     reference: NDArray[np.float64]
     ceiling: NDArray[np.float64]
     shuffled: NDArray[np.float64]
+    match: NDArray[np.float64]
 
 
 def read_kept_out(
@@ -385,6 +410,7 @@ def read_kept_out(
     predicted = [np.zeros((len(slide.values), len(genes)), np.float32) for slide in slides]
     r, reference = (np.zeros((len(slides), len(genes))) for _ in range(2))
     shuffled = np.zeros((SHUFFLES, *r.shape))
+    match = np.zeros((2, len(cells)))
     for number in range(PARTS):
         mine, hidden = np.flatnonzero(part[kept][genes] == number), np.flatnonzero(part[kept] == number)
         if not len(mine):
@@ -397,11 +423,16 @@ def read_kept_out(
             r[s, mine] = correlations(measured, predicted[s][:, mine])
             for i, order in enumerate(shuffles):
                 shuffled[i, s, mine] = correlations(measured, near @ own[order])
+            there = (
+                nearest_cells(spots[s], coords, min(NEAREST, len(measured) // 10)) @ measured
+            )  # (N, genes)
+            there = (there - there.mean(0)) / len(slides)
+            match += [np.einsum("ng,ng->n", there, own[order]) for order in (slice(None), shuffles[0])]
             masked = _products(slide.values[:, hidden], cells[:, hidden])
             direct = soft_mapping(*(a - b for a, b in zip(whole[s], masked, strict=True)))
             reference[s, mine] = correlations(measured, direct @ own)
     ceiling = np.stack([slide.ceiling[genes] for slide in slides])
-    return Reading(genes, predicted, r, reference, ceiling, shuffled)
+    return Reading(genes, predicted, r, reference, ceiling, shuffled, match)
 
 
 def judge(
@@ -451,6 +482,7 @@ def judge(
             "ceiling": ceiling.round(4).tolist(),
         },
         patterns=_patterns(reading, slides[0], names, coords),
+        unmatched=min(1.0, 2 * float((reading.match[0] < np.median(reading.match[1])).mean())),
     )
 
 
@@ -461,7 +493,7 @@ def warnings(check: CellCheck, *, spots: bool) -> list[str]:
             f"The cells were not checked: {check.words.removeprefix(NOT_CHECKED)} Held-out spots are no cells."
         ]
     if check.verdict not in ("weak", "none"):
-        return []
+        return [UNMATCHED.format(check.unmatched)] if check.unmatched >= MANY_UNMATCHED else []
     words = (
         f"{'Weak' if check.verdict == 'weak' else 'Failed'} check on cells: kept-out genes, read from the cells where they "
         f"were placed, correlate {check.r:.2f} with the slides, and noise allows {check.ceiling:.2f}. "

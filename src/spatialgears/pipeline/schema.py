@@ -75,6 +75,7 @@ class CellCheckFacts(BaseModel):
     reference: FiniteFloat | None
     shuffled: FiniteFloat | None
     ceiling: FiniteFloat | None
+    unmatched: FiniteFloat | None = None
     n_genes: Annotated[int, Field(ge=0)]
     n_cells: Annotated[int, Field(ge=0)]
     verdict: Verdict

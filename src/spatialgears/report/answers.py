@@ -11,8 +11,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from spatialgears import plotting
+from spatialgears.analysis import lookup
+from spatialgears.analysis.answers import samples_of
+from spatialgears.analysis.comparison import ALL
 from spatialgears.analysis.transfer import NONE
-from spatialgears.plotting import canvas
+from spatialgears.plotting import canvas, palette
 from spatialgears.report.content import Section
 from spatialgears.report.findings import drawn_section
 
@@ -29,6 +32,7 @@ BELIEVED = 0.3  # score of a gene below which its map is not to be read
 def sections(
     answers: Answers,
     placed: Reconstruction,
+    cells: AnnData,
     slides: Sequence[AnnData],
     *,
     titles: Sequence[str],
@@ -44,6 +48,13 @@ def sections(
         made.append(_genes(answers.imputed, slide, title=title))
     if answers.abundance is not None:
         made.append(_types(answers.abundance, slide, title=title))
+    if answers.comparison is not None and answers.questions.compare is not None:
+        column, kinds = answers.questions.compare
+        coords = placed.on_slides()["X_gears_slide"].pose(placed.coords)
+        at = pd.DataFrame({"x": coords[:, 0], "y": coords[:, 1], "type": lookup.labels(cells, kinds)})
+        at["sample"] = samples_of(cells, column)
+        spots = slide.obsm[spatial_key]
+        made.append(_compared(answers.comparison, at[~placed.outside], spots, title=title, tissue=slide))
     return made
 
 
@@ -131,6 +142,56 @@ def _types(found: AnnData, slide: AnnData, *, title: str) -> Section:
     ]  # fmt: skip
     ax = _panels(found, list(share.index[:PANELS]), list(map(str, share.index[:PANELS])), slide)
     return drawn_section("Cell types on the slide", words, ax, alt="Cells per spot of each type", table=rows)
+
+
+def _compared(
+    table: pd.DataFrame, cells: pd.DataFrame, spots: np.ndarray, *, title: str, tissue: AnnData
+) -> Section:
+    """Where each type lies in two samples, those that differ first."""
+    first, second = cells["sample"].cat.categories
+    known = (
+        table.drop(index=ALL)
+        .dropna(subset="pvalue")
+        .sort_values(["pvalue_adj", "distance"], ascending=[True, False])
+    )
+    differ = list(known.index[known["pvalue_adj"] < 0.05])
+    words = [
+        f"Do the cell types of {second} lie elsewhere on {title} than those of {first}? "
+        + (f"Yes: {', '.join(differ)}." if differ else "No type does, beyond chance."),
+        "P is that of a permutation test, adjusted for the number of types (Benjamini-Hochberg). It takes cells for "
+        "independent and says whether these two samples differ, not what they stand for. Lengths are in spot spacings, with "
+        "90% intervals.",
+    ]
+    if left := sorted(set(table.index) - {ALL} - set(known.index)):
+        words.append(f"Too few cells in one of the samples to compare: {', '.join(left)}.")
+    rows = [
+        {"Type": kind, f"Cells, {first}": f"{row['n_first']:,.0f}", f"Cells, {second}": f"{row['n_second']:,.0f}",
+         "Centre moved by": f"{row['moved']:.1f} ({row['low']:.1f} to {row['high']:.1f})",
+         "Distance of the layouts": f"{row['distance']:.1f}", "Adjusted P": f"{row['pvalue_adj']:.3f}"}
+        for kind, row in known.iterrows()
+    ]  # fmt: skip
+    if not rows:
+        return Section("Two samples compared", "\n\n".join(words))
+    shown = list(known.index[:3])
+    with rc_context(canvas.STYLE):
+        figure = Figure(figsize=(canvas.PAGE, 2.6), layout="constrained", dpi=canvas.DPI)
+        axes = np.ravel(figure.subplots(1, len(shown), squeeze=False))
+        for ax, kind in zip(axes, shown, strict=True):
+            ax.scatter(*spots[:, :2].T, s=canvas.point_size(ax, len(spots)) / 4, c="#E4E4E4", linewidths=0)
+            some = cells[cells["type"] == kind].sample(frac=1, random_state=0)  # neither sample lies on top
+            colours = np.where(some["sample"] == first, *palette.CATEGORICAL[:2])
+            ax.scatter(some["x"], some["y"], s=4, c=colours, linewidths=0)
+            canvas.equal_aspect(ax)
+            canvas.set_title(ax, f"{kind} (P {known.loc[kind, 'pvalue_adj']:.3f})")
+            ax.set_axis_off()
+            if "spatial" in tissue.uns:  # as in the image
+                ax.invert_yaxis()
+        for name, colour in zip((first, second), palette.CATEGORICAL, strict=False):
+            axes[0].scatter([], [], s=8, color=colour, label=name)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return drawn_section(
+        "Two samples compared", words, axes[0], alt="Cells of each type in both samples", table=rows
+    )
 
 
 def _panels(found: AnnData, names: Sequence[Any], titles: Sequence[str], slide: AnnData) -> Any:

@@ -96,7 +96,7 @@ def report_content(
         trusted=_trusted(model, placed),
     )
     if answers is not None:
-        asked = given.sections(answers, placed, slides, titles=titles, spatial_key=spatial_key)
+        asked = given.sections(answers, placed, cells, slides, titles=titles, spatial_key=spatial_key)
         sections = [*sections[:1], *asked, *sections[1:]]
         region = f"gears_{answers.questions.regions}"
         obs |= {f"region: {answers.questions.regions}": placed.obs[region]} if region in placed.obs else {}

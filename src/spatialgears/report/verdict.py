@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spatialgears.pipeline import self_check as selfcheck
-from spatialgears.pipeline.cell_check import CellCheck
+from spatialgears.pipeline.cell_check import MANY_UNMATCHED, CellCheck
 from spatialgears.report.content import Level
 from spatialgears.text import number
 from spatialgears.validate.batches import GOES
@@ -70,6 +70,11 @@ def _by_checks(
     if len(outside) and outside.mean() > MOSTLY:
         words = f"no slide shows expression like that of {outside.mean():.0%} of the cells"
         return "none", f"Do not use this map: {words}."
+    if cells is not None and cells.verdict == "good" and cells.unmatched >= MANY_UNMATCHED:
+        return "fair", (
+            f"{BY_CELLS['fair'][0]}: about {cells.unmatched:.0%} of the cells fit their place no better than others would, by "
+            f"genes that the placing did not see (r = {cells.r:.2f} over all cells; noise allows {cells.ceiling:.2f})."
+        )
     if cells is not None and cells.verdict in BY_CELLS:
         advice, shown = BY_CELLS[cells.verdict]
         return cells.verdict, (  # type: ignore[return-value]

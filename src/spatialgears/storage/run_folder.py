@@ -52,6 +52,11 @@ class RunFolder:
     log = _Name("run.log")  # what happened when
 
     @property
+    def comparison(self) -> Path:
+        """Which types lie elsewhere in two samples, where they were compared."""
+        return self.root / "comparison.csv"
+
+    @property
     def results(self) -> list[Path]:
         """What a run is for."""
         return [self.cells, self.places, self.report]
@@ -59,7 +64,7 @@ class RunFolder:
     @property
     def made(self) -> list[Path]:
         """All that a run may write as a result, also what is made on request only."""
-        return [*self.results, self.imputed, self.abundance]
+        return [*self.results, self.imputed, self.abundance, self.comparison]
 
     def warnings(self) -> list[str]:
         """The run's warnings, as its manifest has them."""

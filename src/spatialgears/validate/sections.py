@@ -27,6 +27,7 @@ SECTIONS = {
 
 LEAST, SHARE = 30, 0.1  # spots of a part, and its share of them, from which it may be a section
 GAP = 5.0  # spot spacings between two parts of one file that are far apart
+STRIP = 1.6  # spot spacings of an empty strip along x or y, across the whole slide; one section has up to 1.2
 NEAREST = 24  # neighbours among which those of the same lattice are looked for
 STEP = 0.01  # relative step of the distances that are tried for the pitch of a lattice
 RING, NEIGHBOURS, CONTRAST = 0.05, 2.5, 2.0  # width of the ring, neighbours in it, times those beside it
@@ -56,6 +57,7 @@ def found_sections(adata: AnnData, coords: np.ndarray) -> tuple[pd.Series, str] 
     for labels, how in (
         (repeated_barcodes(adata.obs_names), "barcodes repeat"),
         (apart(coords), f"there are gaps of more than {GAP:g} spot spacings"),
+        (beside(coords), f"empty strips of more than {STRIP:g} spot spacings cross the slide"),
     ):
         if labels is not None:
             return pd.Series(labels + 1, adata.obs_names).astype(str), how
@@ -78,7 +80,18 @@ def apart(coords: np.ndarray) -> np.ndarray | None:
     tree = KDTree(coords)
     pitch = float(np.median(tree.query(coords, k=2)[0][:, 1]))
     pairs = tree.query_pairs(GAP * pitch, output_type="ndarray") if pitch > 0 else np.empty((0, 2), int)
-    return _sections(coords, pairs)
+    graph = sparse.coo_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (len(coords),) * 2)
+    return _sections(coords, connected_components(graph, directed=False)[1])
+
+
+def beside(coords: np.ndarray) -> np.ndarray | None:
+    """The part (n,) of spots (n, 2) between which empty strips run along x or y, as where files were put side by side."""
+    pitch = np.median(KDTree(coords).query(coords, k=2)[0][:, 1])
+    order = np.argsort(coords, axis=0, kind="stable")
+    steps = np.diff(np.take_along_axis(coords, order, axis=0), axis=0, prepend=coords.min(0)[None])
+    strips = np.empty_like(order)
+    np.put_along_axis(strips, order, np.cumsum(steps > STRIP * pitch, axis=0), axis=0)
+    return _sections(coords, np.unique(strips, axis=0, return_inverse=True)[1].ravel())
 
 
 def overlaid(coords: np.ndarray) -> bool:
@@ -110,10 +123,8 @@ def _large(labels: np.ndarray) -> np.ndarray:
     return kept if len(kept) > 1 else kept[:0]
 
 
-def _sections(coords: np.ndarray, pairs: np.ndarray) -> np.ndarray | None:
-    """The large connected parts (n,) of a graph, every spot in the one that is nearest; None if there is one."""
-    graph = sparse.coo_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (len(coords),) * 2)
-    _, part = connected_components(graph, directed=False)
+def _sections(coords: np.ndarray, part: np.ndarray) -> np.ndarray | None:
+    """The large ones of some parts (n,), every spot in the one that is nearest; None if there is one."""
     large = _large(part)
     if not len(large):
         return None
