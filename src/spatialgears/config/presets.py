@@ -12,14 +12,17 @@ Preset = Literal["quick", "default", "paper", "paper-small"]
 
 PRESETS: dict[Preset, dict[str, Any]] = {
     "quick": {
+        "supervision": {"n_max": 128},
         "geometry": {
             "steps": 500,
+            "hidden": 256,
+            "batch_size": 6,
             "lr": 3e-3,
             "input_dropout": 0.2,
             "hidden_dropout": 0.3,
             "crossfit": 1,
             "slide_steps": 0,
-            "slide_batch": 8,
+            "slide_batch": 6,
             "views": 0,
             "refiner_steps": 50,
         }
