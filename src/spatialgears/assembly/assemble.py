@@ -35,27 +35,14 @@ _BYTES_PER_VALUE, WORKING_VALUES = 4, 4096
 
 @dataclass(frozen=True)
 class Assembly:
-    """Coordinates of all cells and how they were found.
+    """Coordinates of all cells and how they were found."""
 
-    Attributes
-    ----------
-    coords
-        (N, 2) single precision, canonical pose, in units of the training slides' RMS radius.
-    mode
-        How the cells were placed.
-    status
-        What happened, in sentences.
-    diagnostics
-        Numbers by name; lists where there is one for each recorded step.
-    profile
-        Seconds by step; ``network`` is the time inside ``geometry``.
-    """
-
+    #: (N, 2) single precision, canonical pose, in units of the training slides' RMS radius.
     coords: NDArray[np.float32]
-    mode: Mode
-    status: str
-    diagnostics: dict[str, Any]
-    profile: dict[str, float]
+    mode: Mode  # how the cells were placed
+    status: str  # what happened, in sentences
+    diagnostics: dict[str, Any]  # numbers by name; lists where there is one for each recorded step
+    profile: dict[str, float]  # seconds by step; ``network`` is the time inside ``geometry``
 
 
 def assemble(

@@ -11,18 +11,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Canonical:
-    """Coordinates in a pose that depends only on the layout.
+    """Coordinates in a pose that depends only on the layout."""
 
-    Attributes
-    ----------
-    coords
-        (N, 2) centred, along principal axes, in the scale given (units: RMS radius of the training slides).
-    rms
-        Their RMS radius; ``coords / rms`` has unit RMS radius.
-    """
-
+    #: (N, 2) centred, along principal axes, in the scale given (units: RMS radius of the training slides).
     coords: NDArray[np.float64]
-    rms: float
+    rms: float  # their RMS radius; ``coords / rms`` has unit RMS radius
 
 
 def principal_plane(geometry: NDArray[Any]) -> tuple[NDArray[np.float64], float]:

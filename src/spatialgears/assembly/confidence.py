@@ -21,29 +21,17 @@ MOST_JUDGED = 20_000  # held-out views at most whose support sets the limit
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """Radii of cells from their spread, and support by the held-out spots nearest in expression.
+    """Radii of cells from their spread, and support by the held-out spots nearest in expression."""
 
-    Attributes
-    ----------
-    centre, axes
-        (f,) and (f, p): the principal axes of the spots' features.
-    bank
-        (m, p) held-out spots, several views of each.
-    ratios
-        (m,) sorted ratios of error to spread, whose quantiles turn a spread into a radius: of what was left out as a whole,
-        if anything was.
-    own
-        (k,) the same of held-out spots of slides that were seen.
-    far
-        A cell whose distance to its nearest spots is larger resembles no spot.
-    """
-
+    #: (f,) and (f, p): the principal axes of the spots' features.
     centre: Tensor
     axes: Tensor
-    bank: Tensor
+    bank: Tensor  # (m, p) held-out spots, several views of each
+    #: (m,) sorted ratios of error to spread, whose quantiles turn a spread into a radius: of what was left out as a whole,
+    #: if anything was.
     ratios: Tensor
-    own: Tensor
-    far: float
+    own: Tensor  # (k,) the same of held-out spots of slides that were seen
+    far: float  # a cell whose distance to its nearest spots is larger resembles no spot
 
     @classmethod
     def fit(

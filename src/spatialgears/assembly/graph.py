@@ -20,17 +20,10 @@ _ROWS = 4096
 
 @dataclass(frozen=True)
 class LocalityGraph:
-    """Symmetric graph of robust expression neighbours.
+    """Symmetric graph of robust expression neighbours."""
 
-    Attributes
-    ----------
-    adjacency
-        (N, N) CSR of zeros and ones.
-    isolated
-        Cells that lost all their edges to the filter and were joined to their nearest neighbour instead.
-    """
-
-    adjacency: sparse.csr_matrix
+    adjacency: sparse.csr_matrix  # (N, N) CSR of zeros and ones
+    #: Cells that lost all their edges to the filter and were joined to their nearest neighbour instead.
     isolated: int
 
 

@@ -65,25 +65,13 @@ def geometry_of(
 
 @dataclass(frozen=True)
 class Measurements:
-    """Distances measured in patches, one row per pair of cells and patch, sorted by pair, then by patch.
+    """Distances measured in patches, one row per pair of cells and patch, sorted by pair, then by patch."""
 
-    Attributes
-    ----------
-    pair
-        (M,) ``i * n_cells + j`` with i < j.
-    patch
-        (M,) which patch measured.
-    distance
-        (M,) in the units of the geometry.
-    shared
-        (P, P) numbers of cells that patches share.
-    """
-
-    pair: NDArray[np.int64]
-    patch: NDArray[np.int64]
-    distance: NDArray[np.float64]
+    pair: NDArray[np.int64]  # (M,) ``i * n_cells + j`` with i < j
+    patch: NDArray[np.int64]  # (M,) which patch measured
+    distance: NDArray[np.float64]  # (M,) in the units of the geometry
     n_cells: int
-    shared: sparse.csr_matrix
+    shared: sparse.csr_matrix  # (P, P) numbers of cells that patches share
 
     @property
     def n_patches(self) -> int:

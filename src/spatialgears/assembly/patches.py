@@ -27,24 +27,12 @@ _ROWS = 2048
 
 @dataclass(frozen=True)
 class Patches:
-    """A connected cover of all cells.
+    """A connected cover of all cells."""
 
-    Attributes
-    ----------
-    cells
-        (P, n) indices of the cells of each patch, all different, in increasing order.
-    seeds
-        (P,) seeds for whatever is random in a patch's geometry.
-    n_cells
-        N.
-    bridges
-        Patches added only to join others that shared too few cells.
-    """
-
-    cells: NDArray[np.int64]
-    seeds: NDArray[np.int64]
-    n_cells: int
-    bridges: int
+    cells: NDArray[np.int64]  # (P, n) indices of the cells of each patch, all different, in increasing order
+    seeds: NDArray[np.int64]  # (P,) seeds for whatever is random in a patch's geometry
+    n_cells: int  # N
+    bridges: int  # patches added only to join others that shared too few cells
 
     @property
     def coverage(self) -> NDArray[np.int64]:

@@ -21,20 +21,11 @@ _RECORDS = 20
 
 @dataclass(frozen=True)
 class Layout:
-    """A solved layout and how well it keeps the distances.
+    """A solved layout and how well it keeps the distances."""
 
-    Attributes
-    ----------
-    coords
-        (N, 2), in the units of the distances.
-    stress
-        ``sqrt(sum w r^2 / sum w d^2)`` along the solve, from the start to the end.
-    residual_mean, residual_median, residual_max
-        Of ``|r|`` at the end, where r is the layout's distance less the stitched one.
-    """
-
-    coords: NDArray[np.float64]
-    stress: list[float]
+    coords: NDArray[np.float64]  # (N, 2), in the units of the distances
+    stress: list[float]  # ``sqrt(sum w r^2 / sum w d^2)`` along the solve, from the start to the end
+    #: Of ``|r|`` at the end, where r is the layout's distance less the stitched one.
     residual_mean: float
     residual_median: float
     residual_max: float

@@ -20,37 +20,20 @@ _FLOOR = 1e-6  # share of the median distance below which two cells are at one p
 
 @dataclass(frozen=True)
 class DistanceGraph:
-    """The stitched distance graph G_D.
+    """The stitched distance graph G_D."""
 
-    Attributes
-    ----------
-    first, second
-        (E,) the cells of each edge, first < second.
-    distance
-        (E,) stitched distances.
-    weight
-        (E,) confidence omega in (0, 1).
-    support
-        (E,) number of patches that measured the edge.
-    disagreement
-        Median over pairs of overlapping patches of the mean absolute difference of log distances.
-    reliability
-        (P,) a_p.
-    dropped
-        Measured pairs that were dropped for little support or large spread.
-    rejoined
-        Edges that were kept although they fail that filter, because nothing else joined their cells to the rest.
-    """
-
+    #: (E,) the cells of each edge, first < second.
     first: NDArray[np.int64]
     second: NDArray[np.int64]
-    distance: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    support: NDArray[np.int64]
+    distance: NDArray[np.float64]  # (E,) stitched distances
+    weight: NDArray[np.float64]  # (E,) confidence omega in (0, 1)
+    support: NDArray[np.int64]  # (E,) number of patches that measured the edge
     n_cells: int
+    #: Median over pairs of overlapping patches of the mean absolute difference of log distances.
     disagreement: float
-    reliability: NDArray[np.float64]
-    dropped: int
+    reliability: NDArray[np.float64]  # (P,) a_p
+    dropped: int  # measured pairs that were dropped for little support or large spread
+    #: Edges that were kept although they fail that filter, because nothing else joined their cells to the rest.
     rejoined: int
 
 

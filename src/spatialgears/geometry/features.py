@@ -12,18 +12,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Features of points, with any leading dimensions: (n, .) or (B, n, .).
+    """Features of points, with any leading dimensions: (n, .) or (B, n, .)."""
 
-    Attributes
-    ----------
-    expression
-        (..., f) weighted expression; None where the generators see the embedding alone, as in the paper.
-    embedding
-        (..., h) stage A's embedding; None where nothing needs it.
-    """
-
+    #: (..., f) weighted expression; None where the generators see the embedding alone, as in the paper.
     expression: Tensor | None
-    embedding: Tensor | None = None
+    embedding: Tensor | None = None  # (..., h) stage A's embedding; None where nothing needs it
 
     @property
     def seen(self) -> Tensor:

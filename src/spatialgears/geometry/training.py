@@ -41,29 +41,19 @@ AS_GOOD = (
 
 @dataclass(frozen=True)
 class GeometryFit:
-    """A trained geometry model and its training history.
+    """A trained geometry model and its training history."""
 
-    Attributes
-    ----------
-    members
-        Models with averaged weights (the best on held-out spots, if there are any), in evaluation mode. The first has the
-        refiner.
-    history
-        ``"<phase>/<name>"`` to a list: every weighted loss, ``loss`` and ``lr`` beside ``step``, and
-        ``heldout`` (and one per slide) beside ``heldout_step``. Phases are ``joint``, or ``generator`` and
-        ``refiner``, and ``fold-<i>`` when cross-fitting.
-    sigma_data
-        sigma_data,resid; 1 without a refiner.
-    folds
-        Cross-fitted models, each trained without some of the spots, if there are any.
-    slide_folds
-        Models that each leave out one of several donors, or slides of one donor, if ``slide_steps`` asks for them.
-    """
-
+    #: Models with averaged weights (the best on held-out spots, if there are any), in evaluation mode. The first has the
+    #: refiner.
     members: list[GeometryModel]
+    #: ``"<phase>/<name>"`` to a list: every weighted loss, ``loss`` and ``lr`` beside ``step``, and ``heldout`` (and one per
+    #: slide) beside ``heldout_step``. Phases are ``joint``, or ``generator`` and ``refiner``, and ``fold-<i>`` when
+    #: cross-fitting.
     history: History
-    sigma_data: float
+    sigma_data: float  # sigma_data,resid; 1 without a refiner
+    #: Cross-fitted models, each trained without some of the spots, if there are any.
     folds: TrainedFolds | None = None
+    #: Models that each leave out one of several donors, or slides of one donor, if ``slide_steps`` asks for them.
     slide_folds: TrainedFolds | None = None
 
     @property
@@ -74,17 +64,10 @@ class GeometryFit:
 
 @dataclass(frozen=True)
 class TrainedFolds:
-    """Cross-fitting: generators, and for every spot the one that was trained without it.
+    """Cross-fitting: generators, and for every spot the one that was trained without it."""
 
-    Attributes
-    ----------
-    models
-        In evaluation mode.
-    fold
-        (n_spots,) number of the model that was trained without the spot, or more than there are models.
-    """
-
-    models: list[GeometryModel]
+    models: list[GeometryModel]  # in evaluation mode
+    #: (n_spots,) number of the model that was trained without the spot, or more than there are models.
     fold: np.ndarray
 
 
