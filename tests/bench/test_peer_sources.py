@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -134,14 +135,20 @@ def nearest_spot(spots, cells):
     return (np.abs(cells[:, None] - spots[None]).sum(2) < 1e-3).astype(float)
 
 
-def test_cellcontrast_learns_from_each_slide_and_takes_the_most_similar_spot(place, pair):
+def test_cellcontrast_learns_from_each_slide_and_takes_the_most_similar_spot(place, pair, tmp_path):
+    (tmp_path / "parameters").mkdir()
+    (tmp_path / "parameters" / "parameters_spot.json").write_text(
+        '{"training_epoch": 3000, "batch_size": 64}'
+    )
+
     def train_model(options, slide):
-        assert options.parameter_file_path.name == "parameters_spot.json"
+        given = json.loads(options.parameter_file_path.read_text())
+        assert given == {"training_epoch": 500, "batch_size": 64}
         np.testing.assert_allclose(slide.obs[["x", "y"]], pair[0].obsm["spatial"])
         assert set(slide.obs["embryo"]) == {"slide 0"}
 
     module = made(
-        train=made(train_model=train_model, __file__="/source/cellContrast/train.py"),
+        train=made(train_model=train_model, __file__=str(tmp_path / "cellContrast" / "train.py")),
         inference=made(
             infer_representations=lambda model, adata: adata.X,
             map_to_ST=lambda cells, spots, coords: coords[nearest_spot(spots, cells).argmax(1)],
@@ -213,8 +220,10 @@ def test_envi_places_cells_by_its_latent_space(place, pair):
     assert coords.shape == (40, 2) and (np.abs(coords - [20, 15]) < 6).all()
 
 
-def test_sc2spa_gets_the_slide_in_the_first_quadrant(place, pair):
-    def fine_mapping(slide, singles, *, sparse, batch_size, save, FM, seed):
+def test_sc2spa_gets_the_slide_in_the_first_quadrant(place, pair, monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython.display", made())
+
+    def fine_mapping(slide, singles, *, sparse, batch_size, save, FM, seed, loss, loss_name):
         assert slide.obsm["spatial"].min() == 1 and batch_size == 2 and not sparse and not FM
         singles.obsm["spatial_mapping"] = nearest_spot(slide.X, singles.X) @ slide.obsm["spatial"]
 

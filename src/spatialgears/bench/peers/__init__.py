@@ -150,7 +150,7 @@ PEERS = {
         Peer("spaotsc", "SpaOTsc", ("pot",), "MIT", "github.com/zcang/SpaOTsc", on_pypi=False),
         _from_source("scspace", "scSpace", "GPL-3.0", "github.com/ZJUFanLab/scSpace"),
         _from_source("come", "COME", "none", "github.com/cindyway/COME", needs_types=True),
-        _from_source("cellcontrast", "CellContrast", "MIT", "github.com/HKU-BAL/CellContrast"),
+        _from_source("cellcontrast", "CellContrast, 500 epochs", "MIT", "github.com/HKU-BAL/CellContrast"),
         _from_source("celloc", "Celloc", "MIT", "github.com/wwYinYin/Celloc"),
         _from_source("luna", "LUNA", "MIT", "github.com/mlbio-epfl/LUNA"),
         _from_source("sagenet", "SageNet", "MIT", "github.com/MarioniLab/sagenet"),

@@ -17,12 +17,22 @@ from common import hundred, log_normalised, run
 
 def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
     """The predicted coordinates; the slide lies in the first quadrant, which its polar coordinates need."""
+    notebook = sys.modules["IPython.display"] = type(sys)("IPython.display")  # only notebooks have it
+    vars(notebook)["clear_output"] = print
     from SC2Spa import tl
 
     slide, singles = log_normalised(spots, 1e4), log_normalised(cells, 1e4)
     slide.obsm["spatial"] = hundred(spots)[0] + 1
     tl.FineMapping(
-        slide, singles, sparse=False, batch_size=max(1, spots.n_obs // 8), save=False, FM=False, seed=seed
+        slide,
+        singles,
+        sparse=False,
+        batch_size=max(1, spots.n_obs // 8),
+        loss="mse",  # as in its Train; the present Keras refuses to watch its RMSE
+        loss_name="mse",
+        save=False,
+        FM=False,
+        seed=seed,
     )
     return singles.obsm["spatial_mapping"]
 
