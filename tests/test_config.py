@@ -98,7 +98,12 @@ def test_paper_preset_is_the_appendix(stage):
 def test_the_small_paper_preset_has_every_component_and_weight_of_the_paper():
     sizes = {
         *("expression.batch_size", "expression.max_steps", "expression.lr"),
-        *("expression.grl_warmup_epochs", "expression.grl_ramp_epochs", "supervision.n_max"),
+        *(
+            "expression.grl_warmup_epochs",
+            "expression.grl_ramp_epochs",
+            "supervision.n_min",
+            "supervision.n_max",
+        ),
         *(
             "geometry.width",
             "geometry.inducing",
@@ -106,7 +111,7 @@ def test_the_small_paper_preset_has_every_component_and_weight_of_the_paper():
             "geometry.steps",
             "geometry.batch_size",
         ),
-        *("geometry.slide_batch", "geometry.lr", "assembly.patch_size", "assembly.steps"),
+        *("geometry.slide_batch", "geometry.lr", "assembly.steps"),
     }
     assert set(changes(Config.preset("paper-small"), "paper")) == sizes
 
@@ -277,13 +282,13 @@ def test_settings_are_few_and_every_field_is_described():
 
 
 def test_a_field_exists_because_presets_differ_or_there_is_a_reason_to_set_it():
-    """The others vary in the benchmark: the refiner and the weights of patches; or are one end of a range."""
+    """The others vary in the benchmark: the refiner and the weights of patches."""
     fixed = {
         row.key
         for row in listing.rows()
         if row.role == "constant" and len({json.dumps(value) for value in row.values.values()}) == 1
     }
-    assert fixed == {"geometry.refiner", "assembly.reliability", "supervision.n_min"}
+    assert fixed == {"geometry.refiner", "assembly.reliability"}
 
 
 def test_the_page_of_settings_is_up_to_date():

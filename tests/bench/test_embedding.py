@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spatialgears.bench import embedding, protocols
+from spatialgears.bench.figures import before_after
 from spatialgears.bench.presets import configured
 from spatialgears.bench.request import Request
 from spatialgears.config import Config
@@ -16,12 +17,14 @@ def test_one_row_per_set_and_variant_with_means_over_seeds(monkeypatch, tmp_path
     variants = {
         name: Config().with_values([f"expression.max_steps={steps}"]) for name, steps in (("a", 5), ("b", 1))
     }
-    found = list(embedding.rows(lambda seed: [task], variants, seeds=2, folder=tmp_path))
+    options = {"seeds": 2, "folder": tmp_path, "pictures": {}}
+    found = list(embedding.rows(lambda seed: [task], variants, **options))
     assert [(row["set"], row["variant"]) for row in found] == [("small", "a"), ("small", "b")]
     assert all(0.2 < row["spearman"] <= 1 and 0.2 < row["reference"] <= 1 for row in found)
     assert found[0]["entropy"] > found[0]["entropy_before"]
     monkeypatch.setattr(embedding, "measure", lambda *_, **__: pytest.fail("measured again"))
-    assert list(embedding.rows(lambda seed: [task], variants, seeds=2, folder=tmp_path)) == found
+    assert list(embedding.rows(lambda seed: [task], variants, **options)) == found
+    assert [ax.get_title() for ax in before_after(options["pictures"]).axes] == ["small, a", "small, b"]
 
 
 def asked(monkeypatch, *methods: str, values: tuple[str, ...] = ()) -> dict[str, Config]:

@@ -18,7 +18,9 @@ import torch
 from sklearn.decomposition import PCA
 
 from spatialgears import datasets
+from spatialgears._version import __version__
 from spatialgears.bench import figures, protocols, sets
+from spatialgears.bench.comparisons import some_of
 from spatialgears.bench.methods import PRESETS
 from spatialgears.bench.presets import configured
 from spatialgears.bench.protocols import Task
@@ -78,17 +80,19 @@ def run(request: Request, tell: Tell) -> Outcome:
                 request.values
             )
     data = other_individual if request.simulated else ABLATED if "ablations" in chosen else SETS
+    tasks = some_of(request.task, partial(data, request.data))
+    pictures: dict[str, Mapping[str, np.ndarray]] = {}
     with threads(request.threads):
-        found = list(rows(partial(data, request.data), variants, seeds=request.seeds, folder=request.out))
+        found = list(rows(tasks, variants, seeds=request.seeds, folder=request.out, pictures=pictures))
     changed = "".join(f", {value}" for value in request.values)
     return Outcome(
         f"### embedding: stage A{changed}\n\n{plain_table(found)}\n",
         found,
-        {"embedding": figures.embedding(found)},
+        {"embedding": figures.embedding(found), "embedding-pca": figures.before_after(pictures)},
     )
 
 
-def measure(task: Task, config: Config, *, seed: int) -> dict[str, Any]:
+def measure(task: Task, config: Config, *, seed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Train stage A on one task; score its embedding, the reference, and the mixing of slides and cells.
 
     The trained encoder is scored even where the guard would reject it.
@@ -97,6 +101,7 @@ def measure(task: Task, config: Config, *, seed: int) -> dict[str, Any]:
     five spots), and for the reference ``reference`` (five by cosine) and ``reference_nearest``. On held-out spots:
     ``guard`` and ``guard_reference``. Mixing of slides and cells: ``entropy`` and ``ilisi`` in the embedding,
     ``entropy_before`` and ``ilisi_before`` in principal components of log-normalised expression. ``probe``, ``seconds``.
+    Then the first two principal components ``before`` and ``after`` (n, 2) of as many profiles of each ``source`` (n,).
     """
     assert task.truth is not None
     genes = shared_genes([*task.slides, task.cells])
@@ -125,7 +130,16 @@ def measure(task: Task, config: Config, *, seed: int) -> dict[str, Any]:
         )
     }
     over = "slides" if "slides" in fit.guard.encoder else "spots"
-    before = mixing_before([*slides, cells], seed=seed)
+    rows, source = _equally_many([*slides, cells], seed=seed)
+    joint = torch.cat([dense(log_normalise(x[some])) for x, some in zip([*slides, cells], rows, strict=True)])
+    components = PCA(min(30, *joint.shape), random_state=0).fit_transform(joint.numpy())
+    before = mixing(components, source)
+    after = torch.cat([fit.encoder.embed(x[some]) for x, some in zip([*spots, query], rows, strict=True)])
+    shown = {
+        "before": components[:, :2],
+        "after": PCA(2, random_state=0).fit_transform(after.numpy()),
+        "source": source,
+    }
     return {
         **scores,
         "guard": fit.guard.encoder[over],
@@ -136,25 +150,30 @@ def measure(task: Task, config: Config, *, seed: int) -> dict[str, Any]:
         "ilisi_before": before["ilisi"],
         "probe": fit.probe,
         "seconds": seconds,
-    }
+    }, shown
 
 
-def mixing_before(sources: Sequence[sp.csr_matrix], *, seed: int, limit: int = 2000) -> dict[str, float]:
-    """Mixing of sources (n_i, G) in 30 principal components of log-normalised counts, with equal numbers of each."""
+def _equally_many(
+    sources: Sequence[sp.csr_matrix], *, seed: int, limit: int = 2000
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Random rows of each source, as many of each, and the number of the source of each row."""
     count = min(limit, *(x.shape[0] for x in sources))
     rng = numpy_rng(seed, "mixing before")
-    rows = [log_normalise(x[rng.permutation(x.shape[0])[:count]]) for x in sources]
-    joint = np.concatenate([dense(x).numpy() for x in rows])
-    components = PCA(min(30, *joint.shape), random_state=0).fit_transform(joint)
-    return mixing(components, np.repeat(np.arange(len(sources)), count))
+    rows = [rng.permutation(x.shape[0])[:count] for x in sources]
+    return rows, np.repeat(np.arange(len(sources)), count)
 
 
 def rows(
-    tasks: Callable[[int], Iterable[Task]], variants: Mapping[str, Config], *, seeds: int, folder: Path
+    tasks: Callable[[int], Iterable[Task]],
+    variants: Mapping[str, Config],
+    *,
+    seeds: int,
+    folder: Path,
+    pictures: dict[str, Mapping[str, np.ndarray]],
 ) -> Iterator[dict[str, Any]]:
     """Means over seeds, one row per set and variant; measured runs are kept in ``folder``.
 
-    ``tasks`` takes a seed and gives the sets.
+    ``tasks`` takes a seed and gives the sets. ``pictures`` is filled with the components of the first seed, by set and variant.
     """
     store = Store(folder)
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -163,9 +182,14 @@ def rows(
             data = task.fingerprint()
             for name, config in variants.items():
                 parts = ("embedding", data, config.expression.model_dump(mode="json"), seed)
-                found = store.once(*parts, make=partial(measure, task, config, seed=seed))
+                key = store.key(*parts, __version__)
+                if (found := store.load(key)) is None:
+                    scores, shown = measure(task, config, seed=seed)
+                    found = {"key": key, **scores}
+                    store.save(found, shown)
+                pictures.setdefault(f"{task.name}, {name}", store.arrays(key))
                 runs.setdefault((task.name, name), []).append(found)
     for (task_name, name), each in runs.items():
-        means = {key: float(np.mean([run[key] for run in each])) for key in each[0]}
+        means = {key: float(np.mean([run[key] for run in each])) for key in each[0] if key != "key"}
         spread = float(np.std([run["spearman"] for run in each]))
         yield {"set": task_name, "variant": name, "spearman": means.pop("spearman"), "sd": spread, **means}

@@ -16,6 +16,7 @@ from spatialgears.bench import (
     registration,
     scaling,
     speed,
+    way,
 )
 from spatialgears.bench.comparisons import COMPARISONS
 from spatialgears.bench.fitted import ONE_PRESET, WITH_PEERS
@@ -38,9 +39,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "patches weighted by reliability or equally, one fitted model (the paper's Table 3)",
         patches.stitching,
     ),
+    "way": way.WAY,
+    "training": way.TRAINING,
     "embedding": Experiment(
         "position and mixing in stage A's embedding (the paper's figure 7); -m ablations: by term",
-        _BY_SEED,
+        _BY_SEED | {"task"},
         embedding.run,
     ),
     "refiner": Experiment(

@@ -88,6 +88,19 @@ def embedding(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
+def before_after(found: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+    """Principal components of expression and of the embedding, coloured by source (the paper's figure 7)."""
+    shown = {name: arrays for name, arrays in found.items() if arrays}
+    figure = Figure(figsize=(7, 3.4 * max(1, len(shown))), layout="constrained")
+    for ax, (name, arrays) in zip(
+        figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0], shown.items(), strict=False
+    ):
+        source = arrays["source"].astype(int)
+        labels = np.where(source == source.max(), "cells", np.char.add("slide ", (source + 1).astype(str)))
+        plotting.embedding_before_after(arrays["before"], arrays["after"], labels, title=name, ax=ax)
+    return figure
+
+
 def calibration(found: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]) -> Figure:
     """Nominal against observed coverage of radii, one panel per run; arrays as the worker writes them, and truth."""
     figure = Figure(figsize=(4.6 * len(found), 4.4), layout="constrained")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from spatialgears._version import __version__
+from spatialgears.assembly.canonical import canonical
 from spatialgears.bench import sets
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Request
 from spatialgears.bench.store import Store
 from spatialgears.config import Config
+from spatialgears.geometry.nearest import nearest_places
 from spatialgears.model import GEARS
 from spatialgears.pipeline.features import CellFeatures
 from spatialgears.pipeline.place import Network
@@ -51,6 +56,44 @@ def network_inputs(model: GEARS, task: Task) -> tuple[CellFeatures, Network]:
     features = state.features(counts, config, missing=missing)
     steps = 0 if config.assembly.samples else config.assembly.steps
     return features, Network(state.network, config.assembly, steps=steps)
+
+
+def readings(
+    model: GEARS, task: Task, rows: NDArray[np.int64] | None = None
+) -> dict[str, Callable[[], NDArray[Any]]]:
+    """Ways to place the task's cells, or those at ``rows``, with one model: functions that give coordinates (n, 2).
+
+    By the most similar spots alone, by the generators in one pass, by both, and as users get it. Where users get the result of
+    the diffusion model, also the same without diffusion.
+    """
+    features, network = network_inputs(model, task)
+    rows = np.arange(len(features)) if rows is None else rows
+    x, ensemble, settings = features[rows], network.ensemble, model.config.assembly
+    found: dict[str, Callable[[], NDArray[Any]]] = {}
+    if x.embedding is not None:
+        found["similar spots"] = partial(_by_spots, model, x.embedding)
+    found["generators"] = lambda: layout(ensemble.generated(x[None]))
+    if ensemble.nearest is not None:
+        found["both"] = lambda: layout(ensemble(x[None]))
+    if network.steps:
+        plain = settings.model_copy(update={"steps": 0})
+        found["without diffusion"] = lambda: model.reconstruct(task.cells, assembly=plain).coords[rows]
+    found["as users get it"] = lambda: model.reconstruct(task.cells).coords[rows]
+    return found
+
+
+def layout(geometry: Tensor) -> NDArray[np.float64]:
+    """Coordinates (n, 2) of one geometry (1, n, d)."""
+    return canonical(geometry[0].double().numpy()).coords
+
+
+def _by_spots(model: GEARS, z: Tensor) -> NDArray[Any]:
+    """Places by similarity alone, to the spots that cells are moved towards, or to the slides' anchors."""
+    state = model.fitted_
+    if state.network.nearest is not None:
+        return state.network.nearest(z[None])[0].double().numpy()
+    known = [slide.features.embedding for slide in state.slides if slide.features.embedding is not None]
+    return nearest_places(known, [slide.coords[slide.anchors] for slide in state.slides], z)
 
 
 def over_seeds(

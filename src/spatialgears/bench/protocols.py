@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,16 @@ def _task(
         truth,
         types,
         **options,
+    )
+
+
+def with_cells(task: Task, rows: np.ndarray, note: str) -> Task:
+    """The task with some of its cells, whose true positions are known."""
+    assert task.truth is not None
+    truth, cells = task.truth[rows], task.cells[rows].copy()
+    name = f"{task.name}, {note}"
+    return replace(
+        task, name=name, cells=cells, truth=truth, score=lambda coords: metrics.evaluate(coords, truth)
     )
 
 

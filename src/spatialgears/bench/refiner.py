@@ -16,9 +16,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from spatialgears.assembly.canonical import canonical
 from spatialgears.bench import sets
-from spatialgears.bench.fitted import network_inputs, over_seeds, tasks_of
+from spatialgears.bench.fitted import layout, network_inputs, over_seeds, readings, tasks_of
 from spatialgears.bench.presets import title
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Outcome, Request, Tell
@@ -62,10 +61,7 @@ def run(request: Request, tell: Tell) -> Outcome:
 
 
 def ways(network: Ensemble, features: Features, *, seed: int) -> dict[str, Callable[[], Tensor]]:
-    """What is compared: functions that each give the geometry (1, n, d) of all cells in one pass.
-
-    The generators alone, the generators with nearest spots, and the latter refined as in each of :data:`RUNS`.
-    """
+    """Functions that each give the geometry (1, n, d) of all cells in one pass, refined as in each of :data:`RUNS`."""
     x = features[None]
 
     def refined(sigma: float, steps: int, count: int) -> Tensor:
@@ -77,13 +73,12 @@ def ways(network: Ensemble, features: Features, *, seed: int) -> dict[str, Calla
             total += sample @ procrustes(sample, base)
         return total / count
 
-    found: dict[str, Callable[[], Tensor]] = {"generator": lambda: network.generated(x)}
-    if network.nearest is not None:
-        found["with nearest spots"] = lambda: network(x)
-    for sigma, steps, count in RUNS:
-        name = f"{sigma:g} sigma, {steps} steps" + (f", mean of {count}" if count > 1 else "")
-        found[name] = partial(refined, sigma, steps, count)
-    return found
+    return {
+        f"{sigma:g} sigma, {steps} steps" + (f", mean of {count}" if count > 1 else ""): partial(
+            refined, sigma, steps, count
+        )
+        for sigma, steps, count in RUNS
+    }
 
 
 def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, float]]:
@@ -92,16 +87,15 @@ def scored(task: Task, model: GEARS, *, store: Store) -> dict[str, dict[str, flo
     config = model.config
     features, network = network_inputs(model, task)
     some = np.sort(numpy_rng(config.seed, "cells").permutation(len(features))[:N_CELLS])
-    layouts: dict[str, Callable[[], np.ndarray]] = {
-        name: lambda way=way: canonical(way()[0].double().numpy()).coords  # type: ignore[misc]
-        for name, way in ways(network.ensemble, features[some], seed=config.seed).items()
+    refined = ways(network.ensemble, features[some], seed=config.seed)
+    layouts = readings(model, task, some) | {
+        name: lambda way=way: layout(way()) for name, way in refined.items()
     }
-    layouts["as users get it"] = lambda: model.reconstruct(task.cells).coords[some]
     parts = ("refiner", task.fingerprint(), config.model_dump(mode="json"), N_CELLS)
     found = {}
     with threads(config.threads), torch.no_grad():
-        for name, layout in layouts.items():
-            found[name] = store.once(*parts, name, make=partial(_timed, layout, task.truth[some]))
+        for name, make in layouts.items():
+            found[name] = store.once(*parts, name, make=partial(_timed, make, task.truth[some]))
             logger.info("%s, seed %d, %s: %s", task.name, config.seed, name, found[name])
     return found
 
@@ -130,10 +124,10 @@ def draw(
     return figure
 
 
-def _timed(layout: Callable[[], np.ndarray], truth: np.ndarray) -> dict[str, float]:
+def _timed(place: Callable[[], np.ndarray], truth: np.ndarray) -> dict[str, float]:
     """Scores of a layout, and the seconds it took."""
     begin = time.perf_counter()
-    coords = layout()
+    coords = place()
     seconds = time.perf_counter() - begin
     found = evaluate(coords, truth)
     return {**{name: float(found[name]) for name in SCORES}, "seconds": seconds}

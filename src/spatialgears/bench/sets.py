@@ -54,6 +54,16 @@ def together(*parts: Tasks) -> Tasks:
     return tasks
 
 
+def every_nth(n: int, part: Tasks) -> Tasks:
+    """The tasks with every n-th of the cells that they place."""
+
+    def tasks(root: Path | None, seed: int) -> Iterator[Task]:
+        for task in part(root, seed):
+            yield protocols.with_cells(task, np.arange(0, task.cells.n_obs, n), f"1 of {n} cells")
+
+    return tasks
+
+
 MOUSE_ATLAS = public("pseudo-visium", "mouse_atlas", "Mouse Atlas", donors=("E1", "E1"), truth_on_slide=True)
 DLPFC = public("leave-section-out", "dlpfc", "DLPFC 151673 + 151674 → 151675", donors=("Br8100", "Br8100"))
 HER2ST = {

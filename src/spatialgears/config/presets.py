@@ -25,7 +25,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             "slide_batch": 6,
             "views": 0,
             "refiner_steps": 50,
-        }
+        },
     },
     "default": {},
     # The appendix, "Hyperparameters and Reproducibility", value for value. Where the paper is silent (miniset sizes,
@@ -116,22 +116,22 @@ PRESETS: dict[Preset, dict[str, Any]] = {
 SMALLER: dict[str, dict[str, Any]] = {
     "expression": {
         "batch_size": 128,
-        "max_steps": 1000,
-        "lr": 1e-3,
-        "grl_warmup_epochs": 2,  # the same share of about 100 epochs
-        "grl_ramp_epochs": 10,
+        "max_steps": 2000,
+        "lr": 3e-4,
+        "grl_warmup_epochs": 30,
+        "grl_ramp_epochs": 100,
     },
-    "supervision": {"n_max": 256},
+    "supervision": {"n_min": 200, "n_max": 400},
     "geometry": {
-        "width": 128,
+        "width": 64,
         "inducing": 32,
         "reference": 256,
-        "steps": 1200,
-        "batch_size": 8,
-        "slide_batch": 8,
-        "lr": 1e-3,
+        "steps": 200,
+        "batch_size": 2,
+        "slide_batch": 2,
+        "lr": 2e-3,
     },
-    "assembly": {"patch_size": 512, "steps": 16},
+    "assembly": {"steps": 8},
 }
 PRESETS["paper-small"] = PRESETS["paper"] | {
     stage: PRESETS["paper"][stage] | smaller for stage, smaller in SMALLER.items()

@@ -1,0 +1,200 @@
+"""What each step from the published method to ours is worth, and what training is worth.
+
+Both experiments fit models that differ in a few values, and read each model in several ways: by the spots most similar to
+each cell alone, by the generators alone in one pass, by both, and as users get it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from spatialgears.bench import sets
+from spatialgears.bench.comparisons import some_of
+from spatialgears.bench.fitted import readings
+from spatialgears.bench.protocols import Task
+from spatialgears.bench.request import Experiment, Outcome, Request, Tell
+from spatialgears.bench.store import Row, Store
+from spatialgears.bench.tables import plain_table
+from spatialgears.config import Config, flat
+from spatialgears.metrics import evaluate
+from spatialgears.model import GEARS
+from spatialgears.runtime.threads import threads
+
+#: Values of our preset that each step takes over; the last step takes all that are left.
+STEPS: Mapping[str, tuple[str, ...]] = {
+    "published": (),
+    "spots thinned to the depth of cells": ("expression.thinning",),
+    "genes standardised by slide and cells": ("expression.standardise", "expression.target_sum"),
+    "genes weighted by Moran's I": (
+        "expression.gene_weights",
+        "expression.gene_agreement",
+        "expression.gene_selection",
+        "expression.n_genes",
+        "expression.min_detection",
+    ),
+    "no adversaries, MMD or CORAL": (
+        "expression.adversary",
+        "expression.slide_adversary",
+        "expression.mmd",
+        "expression.coral",
+    ),
+    "networks see expression": (
+        "geometry.inputs",
+        "geometry.hidden",
+        "geometry.hidden_dropout",
+        "geometry.input_dropout",
+        "expression.signal",
+        "expression.pull",
+    ),
+    "neighbourhood loss on the generator": ("geometry.gen_nca",),
+    "minisets of the whole slide, one pass": ("supervision.pool", "assembly.mode"),
+    "no overlap losses": ("geometry.overlap_shape", "geometry.overlap_scale", "geometry.overlap_kl"),
+    "diffusion trained after the generator": (
+        "geometry.refiner_steps",
+        "geometry.width",
+        "geometry.context_blocks",
+        "geometry.generator_blocks",
+        "geometry.denoiser_blocks",
+        "geometry.nca",
+        "geometry.nca_temperature",
+        "geometry.nca_gate",
+        "geometry.local_scale",
+        "geometry.gen_scale",
+        "geometry.weight_decay",
+        "geometry.ema",
+        "geometry.batch_size",
+        "geometry.slide_batch",
+        "supervision.n_min",
+        "supervision.n_max",
+        "assembly.samples",
+    ),
+    "cross-fitting, similar spots, spacing": (),
+}
+#: Shorter training at both ends of the way, so that all of it can be run in half an hour.
+SHORT: dict[str, Any] = {"geometry.steps": 200, "geometry.slide_steps": 150}
+#: The same for stage A of the published method. Of a whole transcriptome it sees the most variable genes.
+START: dict[str, Any] = {
+    "expression.max_steps": 500,
+    "expression.grl_warmup_epochs": 5,
+    "expression.grl_ramp_epochs": 20,
+    "expression.n_genes": 3000,
+    "expression.encoder_genes": 3000,
+    "expression.gene_selection": "variable",
+}
+#: Training steps of each generator; 0: as the preset has it.
+LENGTHS = (10, 50, 150, 0)
+_SHORT_ATLAS = sets.every_nth(4, sets.MOUSE_ATLAS)
+WAY_SETS = sets.together(_SHORT_ATLAS, sets.HER2ST["E"])
+LENGTH_SETS = sets.together(WAY_SETS, sets.DLPFC)
+SCORES = ("spearman", "edge_auc", "shell_f1", "trust", "swd", "w1_knn")
+
+
+def way(start: Config, end: Config) -> Iterator[tuple[str, Config]]:
+    """The configurations of :data:`STEPS`, each with all steps before it."""
+    ours, now = flat(end.model_dump(mode="json")), start
+    for name, keys in STEPS.items():
+        last = name == list(STEPS)[-1]
+        now = end if last else now.with_values({key: ours[key] for key in keys})
+        yield name, now
+
+
+def lengths(config: Config) -> Iterator[tuple[str, Config]]:
+    """The configuration with so many training steps at most; models that leave out a slide are trained as long."""
+    for steps in LENGTHS:
+        limit = steps or config.geometry.steps
+        slide_steps = min(limit, config.geometry.slide_steps)
+        values = {"geometry.steps": limit, "geometry.slide_steps": slide_steps}
+        yield f"{steps} steps" if steps else "as in the preset", config.with_values(values)
+
+
+def measure(task: Task, config: Config) -> Row:
+    """Fit one model, and score every way to place the cells with it."""
+    assert task.truth is not None
+    start = time.perf_counter()
+    model = GEARS(config).fit(list(task.slides), task.cells)
+    row: Row = {"seconds": time.perf_counter() - start}
+    with torch.no_grad():
+        for name, layout in readings(model, task).items():
+            scores = evaluate(layout(), task.truth)
+            row[name] = {key: float(scores[key]) for key in SCORES}
+    return row
+
+
+def table(found: Mapping[str, Mapping[str, Row]]) -> list[dict[str, Any]]:
+    """One line for each set and variant: Spearman of every reading, and all scores of what users get."""
+    names = ("similar spots", "generators", "both", "without diffusion")
+    return [
+        {
+            "set": task,
+            "variant": variant,
+            **{name: row[name]["spearman"] if name in row else None for name in names},
+            **{
+                f"as users get it: {key}" if key == "spearman" else key: row["as users get it"][key]
+                for key in SCORES
+            },
+            "seconds": row["seconds"],
+        }
+        for task, rows in found.items()
+        for variant, row in rows.items()
+    ]
+
+
+def experiment(
+    answers: str, data: sets.Tasks, variants: Callable[[Request], Mapping[str, Config]], used: set[str]
+) -> Experiment:
+    """An experiment over variants; measured rows are kept, so that it continues where it was interrupted."""
+
+    def run(request: Request, tell: Tell) -> Outcome:
+        store = Store(request.out)
+        found: dict[str, dict[str, Row]] = {}
+        tasks = some_of(
+            request.task, lambda seed: (sets.simulated if request.simulated else data)(request.data, seed)
+        )
+        for task in tasks(0):
+            for name, config in variants(request).items():
+                parts = ("way", task.fingerprint(), config.model_dump(mode="json"))
+                with threads(config.threads):
+                    row = store.once(*parts, make=partial(_named, task, name, config))
+                found.setdefault(task.name, {})[name] = row
+                tell(
+                    f"{task.name} · {name}: {row['as users get it']['spearman']:.3f}, {row['seconds']:.0f} s"
+                )
+        rows = table(found)
+        return Outcome(plain_table(rows) + "\n", rows)
+
+    return Experiment(answers, frozenset({"data", "simulated", "values", "task", "threads", *used}), run)
+
+
+def _named(task: Task, variant: str, config: Config) -> Row:
+    """A row that says of itself what it is."""
+    known = {"experiment": "way", "task": task.name, "variant": variant}
+    return known | measure(task, config) | {"config": config.model_dump(mode="json")}
+
+
+def _ends(request: Request) -> Mapping[str, Config]:
+    ends = {"paper-small": SHORT | START, "default": SHORT}
+    start, end = (
+        request.config(preset).with_values({**short, "seed": 0}).with_values(request.values)
+        for preset, short in ends.items()
+    )
+    return dict(way(start, end))
+
+
+def _lengths(request: Request) -> Mapping[str, Config]:
+    return dict(lengths(request.config(request.preset()).with_values({"seed": 0})))
+
+
+WAY = experiment(
+    "from the published method to ours, one step at a time; short training, one seed", WAY_SETS, _ends, set()
+)
+TRAINING = experiment(
+    "similar spots alone, generators alone and both, by training steps of a preset; one seed",
+    LENGTH_SETS,
+    _lengths,
+    {"method"},
+)
