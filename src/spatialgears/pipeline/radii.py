@@ -1,11 +1,11 @@
 """Radii that hold for cells, which are placed less well than held-out spots of the slides say.
 
 Where donors were left out, their errors calibrate the radii of cells of another donor, and held-out spots those of cells
-of the slides' own donors. No spot shows how much worse cells are placed than spots. The check on cells does: the smaller the
-share of its ceiling that it reaches, the larger the error of cells. Where the error that it stands for exceeds the radii, all
-radii are widened by one factor. They never become narrower. Radii that rest on left-out donors are widened only if the check is
-weak or worse. Where cells could not be checked and may be of another donor, of whom none was left out, the factor
-is :data:`WIDER`.
+of the slides' own donors. Where no donor was left out and the cells may be of another, no spot shows how much worse they are
+placed. The check on cells does: the smaller the share of its ceiling that it reaches, the larger the error of cells. Where the
+error that it stands for exceeds the radii, all radii are widened by one factor. Other radii are widened so only if the check
+is weak or worse. They never become narrower. Where cells could not be checked and may be of another donor, of whom none was
+left out, the factor is :data:`WIDER`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spatialgears.validate.donors import CellsFrom
 
 #: Median error of cells whose check reaches nothing, in RMS radii of a slide, and the power by which it falls with what is
 #: missing to the ceiling. Fitted to six runs of ``quick``: a simulated tissue at shifts 0 to 2, and embryos from their own and
-#: from each other's spots. ``gears bench cell-check`` fits them to all its runs of these kinds.
+#: from each other's spots. ``gears bench cell-check`` prints such a fit to its simulated runs.
 LARGEST, POWER = 0.84, 1.21
 #: Error of cells of another donor over that of held-out spots, both in units of their spread. Learnt on pairs of donors with
 #: known positions (``gears bench donors``); the page on results says how well radii then hold.
@@ -40,8 +40,8 @@ def calibrated(placed: Placement, fitted: Fitted, check: CellCheck, *, cells_fro
     known = placed.radius50[np.isfinite(placed.radius50)]
     factor = 1.0
     if check.checked and len(known):
-        by_others = donors_left_out(fitted) and cells_from != "same-donor"
-        if not by_others or check.verdict in ("weak", "none"):
+        calibrated_for_them = donors_left_out(fitted) or cells_from == "same-donor"
+        if not calibrated_for_them or check.verdict in ("weak", "none"):
             factor = max(1.0, expected_error(check) / float(np.median(known)))
     elif cells_from != "same-donor" and not donors_left_out(fitted):
         factor = WIDER
