@@ -47,3 +47,12 @@ def test_liana_reads_the_graph_of_neighbours(cells):
         use_raw=False,
     )
     assert found.n_obs == cells.n_obs and found.n_vars == 1
+
+
+def test_liana_weighs_neighbours_by_distance(cells):
+    li = pytest.importorskip("liana")
+    li.ut.spatial_neighbors(cells, spatial_key="X_gears", bandwidth=2 * cells.obs["gears_radius50"].median())
+    found = li.mt.bivariate(
+        cells, interactions=[tuple(cells.var_names[:2])], local_name="cosine", nz_prop=0.0, use_raw=False
+    )
+    assert found.shape == (cells.n_obs, 1)
