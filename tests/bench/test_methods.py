@@ -17,6 +17,11 @@ def test_groups_stand_for_their_methods():
     assert kinds.count("peer") == len(PEERS)
 
 
+def test_every_peer_has_an_identity_with_or_without_an_adapter():
+    found = [str(method.identity()) for method in methods.choose(["peers"], SETUP)]
+    assert len(set(found)) == len(PEERS) and any("keras" in text and len(text) < 200 for text in found)
+
+
 def test_a_method_named_twice_runs_once():
     assert len(methods.choose(["default", "default", "random", "references"], SETUP)) == 1 + len(
         methods.REFERENCES

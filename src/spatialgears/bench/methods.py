@@ -90,7 +90,9 @@ class PeerMethod(Method):
     setup: PeerOptions = field(kw_only=True)
 
     def identity(self) -> list[Any]:
-        """The runner, the code that runners share, and the pinned requirements."""
+        """The runner, the code that runners share, and the pinned requirements; or why it has none."""
+        if self.peer.not_run:
+            return [self.name, self.peer.not_run]
         files = (self.peer.runner, COMMON, self.peer.requirements)
         return [self.name, *(file.read_text(encoding="utf-8") for file in files)]
 
