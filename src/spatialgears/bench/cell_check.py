@@ -45,7 +45,7 @@ SHIFTS = (0.0, 1.0, 2.0, 3.0, 4.0)
 SMALL: dict[str, Any] = {"n_cells": 800, "n_genes": 150, "n_sections": 1, "spots": 250}
 FEW_GENES = 40
 MOST_CELLS = 2000  # of a public set, drawn at random: the check needs no more, and runs take less time
-RANDOM = 2  # sets of random cells that each fitted model checks
+RANDOM = 3  # sets of random cells that each fitted model checks
 QUANTILES = np.linspace(0.02, 0.98, 49)  # of errors over radii that a row keeps
 PASSED = ("good", "fair")
 #: Runs in which expression says nothing of the cells' places; a check that passes one is wrong.
