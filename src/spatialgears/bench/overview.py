@@ -116,25 +116,26 @@ def time_and_accuracy(rows: Sequence[Row]) -> Figure:
 
 
 def _time_panel(ax: Axes, rows: Sequence[Row]) -> None:
-    for name in dict.fromkeys(row["method"] for row in rows):
-        group = [row for row in rows if row["method"] == name]
-        color = COLORS[group[0]["kind"]]
-        seconds = float(np.mean([row["seconds"] for row in group]))
-        values = summary(group, "spearman")
-        if values:
-            ax.errorbar(seconds, values[name][0], yerr=values[name][1], fmt="o", ms=5, color=color)
-        else:
-            ax.plot(seconds, 0, "o", ms=5, mfc="none", color=color)
-        height = values[name][0] if values else 0.0
-        below = len(ax.texts) % 2  # every other label, so that fewer overlap
+    groups = {
+        name: [row for row in rows if row["method"] == name] for name in (row["method"] for row in rows)
+    }
+    seconds = {name: float(np.mean([row["seconds"] for row in group])) for name, group in groups.items()}
+    middle = np.sqrt(min(seconds.values()) * max(seconds.values())) if seconds else 0.0
+    for number, name in enumerate(sorted(seconds, key=seconds.__getitem__)):
+        color, at = COLORS[groups[name][0]["kind"]], seconds[name]
+        values = summary(groups[name], "spearman")
+        height, spread = values[name] if values else (0.0, 0.0)
+        ax.errorbar(at, height, yerr=spread, fmt="o", ms=5, color=color, mfc=color if values else "none")
+        left = at > middle  # towards the middle of the panel; every other label below, so that fewer overlap
         ax.annotate(
             name,
-            (seconds, height),
-            (4, -9 if below else 3),
+            (at, height),
+            (-4 if left else 4, -9 if number % 2 else 3),
             textcoords="offset points",
+            ha="right" if left else "left",
             fontsize=7,
             color=color,
         )
     ax.set(xscale="log", xlabel="seconds, one thread", ylabel="Spearman")
-    ax.margins(x=0.25)
+    ax.margins(x=0.15)
     ax.grid(alpha=0.3)
