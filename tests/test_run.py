@@ -241,6 +241,17 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not(done, inputs, config, tmp_
     assert not again.checkpoints.exists() and again.report.exists()
 
 
+def test_a_warning_is_shown_once_before_training(inputs, config, tmp_path, caplog):
+    told = []
+    with pytest.raises(Stop):
+        run(inputs, tmp_path, config, progress=stop_at("geometry slide-0", 1), tell=told.append)
+    shown = next(text for text in told if text.startswith("Warnings"))
+    assert "genes are shared" in shown
+    assert not [
+        one for one in caplog.records if one.levelno >= logging.WARNING and "genes are shared" in one.message
+    ]
+
+
 def test_what_is_lost_is_made_again(done, inputs, config):
     report = done.report.read_bytes()
     done.report.unlink()

@@ -167,6 +167,7 @@ class GEARS:
         )
         prepared = prepare(inputs, self.config)
         require_memory(prepared.cost(self.config))
+        _log_warnings([*prepared.warnings, *prepared.foreseen])
         return self.fit_prepared(prepared, checkpoint=checkpoint, progress=progress)
 
     def fit_prepared(
@@ -195,7 +196,6 @@ class GEARS:
         >>> from spatialgears.pipeline.prepare import prepare
         >>> model.fit_prepared(prepare(inputs, model.config))  # doctest: +SKIP
         """
-        _log_warnings([*prepared.warnings, *prepared.foreseen])
         folder = None if checkpoint is None else Path(checkpoint)
         plan = prepared.cost(self.config).stages
         with threads(self.config.threads), shown(progress, plan) as callback:

@@ -126,7 +126,10 @@ def run(
                 f"This takes about {duration(cost.seconds)} and {size(cost.peak_bytes)} of memory on this machine "
                 f"when it is idle. If it is stopped, the same command goes on in {out.root}."
             )
-        if tell is not None and (warnings := [*prepared.warnings, *prepared.foreseen]):
+        warnings = [*prepared.warnings, *prepared.foreseen]
+        for text in warnings:
+            logger.log(logging.WARNING if tell is None else logging.INFO, "%s", text)
+        if tell is not None and warnings:
             tell("\n".join(["Warnings", *(f"  - {text}" for text in warnings)]))
         if fitted:
             model = _loaded(out, config)

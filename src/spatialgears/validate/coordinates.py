@@ -161,11 +161,11 @@ def check_one_section(adata: AnnData, coords: np.ndarray, name: str) -> list[str
     if found is not None:
         labels, how = found
         parts = labels.value_counts().index
-        listed = f"{', '.join(parts[:4])}{', ...' if len(parts) > 4 else ''}"
         column = sections.section_column(adata)
+        listed = f": {', '.join(parts[:4])}{', ...' if len(parts) > 4 else ''}" if column else " parts"
         option = "auto" if column is None else quote(column)
         return [
-            f"{name}: {how} ({len(parts)}: {listed}). If they are sections, have each taken as a slide of its own: "
+            f"{name}: {how} ({len(parts)}{listed}). If they are sections, have each taken as a slide of its own: "
             f"--split {option} (in Python: sg.io.split_sections(adata{'' if column is None else f', {column!r}'}))."
         ]
     if sections.overlaid(coords):
