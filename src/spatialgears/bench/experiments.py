@@ -16,6 +16,7 @@ from spatialgears.bench import (
     registration,
     scaling,
     speed,
+    thresholds,
     way,
 )
 from spatialgears.bench.comparisons import COMPARISONS
@@ -76,6 +77,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "time and memory of these functions at 100,000 cells and 5,000 spots",
         frozenset({"threads", "time_limit", "memory_limit"}),
         many_cells.run,
+    ),
+    "thresholds": Experiment(
+        "figures behind the thresholds of noise among cells and of several sections in one file",
+        ONE_PRESET,
+        thresholds.run,
     ),
     "registration": Experiment(
         "distance of registered cells from their true positions, in spot pitches",

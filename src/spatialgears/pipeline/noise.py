@@ -18,7 +18,8 @@ from spatialgears.runtime.seeds import child_seed, numpy_rng
 FEWEST, MOST = 20, 200  # cells that are looked at; fewer tell nothing
 SHUFFLES = 20
 ALIKE = 10  # cells of similar depth among which genes are shuffled
-ABOVE = 5.0  # standard deviations above shuffled cells from which cells vary together
+#: Standard deviations above shuffled cells from which cells vary together; ``gears bench thresholds`` prints what sets have.
+ABOVE = 5.0
 WARNING = (
     "The cells do not vary together as the slides do: along the slides' patterns they differ no more than if every gene were "
     "shuffled among them. They are noise, far too shallow, or all alike. Do not use the places."
@@ -30,14 +31,23 @@ def is_noise(
 ) -> bool:
     """Whether cells with counts (N, G) on the model's genes vary along the slides' patterns no more than shuffled ones.
 
+    Fewer than ``FEWEST`` cells, and cells of a model without held-out spots, are not judged.
+    """
+    return above_shuffled(fitted, counts, config, missing=missing) < ABOVE
+
+
+def above_shuffled(
+    fitted: Fitted, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
+) -> float:
+    """By how many standard deviations cells vary more than shuffled ones do; NaN if that cannot be said.
+
     The variance of at most ``MOST`` cells along the principal axes of the spots, weighted by that of the spots, is compared
-    with that of the same cells after each gene was shuffled among cells of similar depth. Fewer than ``FEWEST`` cells, and
-    cells of a model without held-out spots, are not judged.
+    with that of the same cells after each gene was shuffled among cells of similar depth.
     """
     seed = child_seed(config.seed, "noise")
     rows = np.flatnonzero(np.diff(counts.indptr))
     if fitted.confidence is None or len(rows) < FEWEST:
-        return False
+        return float("nan")
     some = counts[np.sort(numpy_rng(seed, "cells").permutation(rows)[:MOST])]
     some = some[np.argsort(np.asarray(abs(some).sum(1)).ravel(), kind="stable")].toarray()
     block = np.arange(len(some))[:, None] // ALIKE
@@ -45,7 +55,7 @@ def is_noise(
     for number in range(SHUFFLES):
         order = np.argsort(block + numpy_rng(seed, number).random(some.shape), axis=0)
         found.append(_variance(fitted, np.take_along_axis(some, order, axis=0), config, missing))
-    return bool(found[0] < np.mean(found[1:]) + ABOVE * np.std(found[1:], ddof=1))
+    return float((found[0] - np.mean(found[1:])) / max(float(np.std(found[1:], ddof=1)), 1e-12))
 
 
 @torch.no_grad()

@@ -162,6 +162,8 @@ def fingerprint(path: str | Path) -> str:
     """SHA-256 of a file, or of the names and contents of all files of a folder."""
     path = Path(path).expanduser()
     digest = hashlib.sha256()
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device has no end
+        raise InputError(f"{path} is neither a file nor a folder.", "Write the data to a file first.")
     try:
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         for file in files:

@@ -27,7 +27,8 @@ SECTIONS = {
 
 LEAST, SHARE = 30, 0.1  # spots of a part, and its share of them, from which it may be a section
 GAP = 5.0  # spot spacings between two parts of one file that are far apart
-STRIP = 1.6  # spot spacings of an empty strip along x or y, across the whole slide; one section has up to 1.2
+#: Spot spacings of an empty strip along x or y, across the whole slide; ``gears bench thresholds`` prints what sections have.
+STRIP = 1.6
 NEAREST = 24  # neighbours among which those of the same lattice are looked for
 STEP = 0.01  # relative step of the distances that are tried for the pitch of a lattice
 RING, NEIGHBOURS, CONTRAST = 0.05, 2.5, 2.0  # width of the ring, neighbours in it, times those beside it
@@ -92,6 +93,13 @@ def beside(coords: np.ndarray) -> np.ndarray | None:
     strips = np.empty_like(order)
     np.put_along_axis(strips, order, np.cumsum(steps > STRIP * pitch, axis=0), axis=0)
     return _sections(coords, np.unique(strips, axis=0, return_inverse=True)[1].ravel())
+
+
+def widest_strip(coords: np.ndarray) -> float:
+    """The widest empty strip along x or y, in spot spacings, that leaves a tenth of the spots (n, 2) on either side."""
+    pitch = np.median(KDTree(coords).query(coords, k=2)[0][:, 1])
+    steps = np.diff(np.sort(coords, axis=0), axis=0)[len(coords) // 10 : -len(coords) // 10]
+    return float(steps.max() / pitch)
 
 
 def overlaid(coords: np.ndarray) -> bool:
