@@ -87,6 +87,15 @@ def test_radii_that_were_calibrated_for_such_cells_yield_to_the_check_only_if_it
         assert found.diagnostics["widened"] > 1
 
 
+def test_cells_of_another_donor_have_no_narrower_radii_than_the_slides_own():
+    sister = fitted(donors=2, left_out=2)  # a left-out slide that was placed better than held-out spots
+    sister.confidence = SimpleNamespace(quantile=lambda level, own=False: 1.2 if own else 1.0)
+    narrow, good = placement(0.1), replace(CHECK, verdict="good")
+    for cells_from in ("same-donor", "other-donor", "unknown"):
+        found = radii.calibrated(narrow, sister, good, cells_from=cells_from)
+        np.testing.assert_allclose(found.radius90, 1.2 * narrow.radius90, rtol=1e-6)
+
+
 def test_unknown_radii_stay_unknown():
     nothing = np.full(5, np.nan, np.float32)
     found = radii.calibrated(

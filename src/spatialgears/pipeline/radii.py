@@ -59,11 +59,16 @@ def expected_error(check: CellCheck) -> float:
 
 
 def _by_donor(fitted: Fitted, cells_from: CellsFrom) -> tuple[float, float]:
-    """What turns radii by left-out donors into those by held-out spots, if the cells are of the slides' donors."""
-    if fitted.confidence is None or cells_from != "same-donor" or not donors_left_out(fitted):
+    """What turns 50% and 90% radii by left-out donors into those of these cells.
+
+    Held-out spots give the radii of cells of the slides' donors. Cells of another donor are not placed better than these:
+    where a left-out slide was, as a sister section may be, held-out spots give theirs, too.
+    """
+    if fitted.confidence is None or not donors_left_out(fitted):
         return 1.0, 1.0
-    quantile = fitted.confidence.quantile
-    return quantile(0.5, own=True) / quantile(0.5), quantile(0.9, own=True) / quantile(0.9)
+    quantile, least = fitted.confidence.quantile, 0.0 if cells_from == "same-donor" else 1.0
+    half, most = (max(least, quantile(level, own=True) / quantile(level)) for level in (0.5, 0.9))
+    return half, most
 
 
 def donors_left_out(fitted: Fitted) -> bool:
