@@ -16,11 +16,12 @@ CHECK = CellCheck(0.2, 0.01, 0.6, 0.0, 0.8, 50, 500, "weak", "Weak.")
 UNKNOWN = not_checked("5 cells are too few.", n_cells=5)
 
 
-def fitted(*, donors: int = 1, left_out: int = 0):
+def fitted(*, donors: int = 1, left_out: int = 0, average: float = 0.0):
     """A model of slides of some donors; with donors that were left out, radii for the slides' own are half as wide."""
     confidence = SimpleNamespace(quantile=lambda level, own=False: 0.5 if own else 1.0)
     named = SimpleNamespace(count=donors, stated=True)
-    return SimpleNamespace(donors=named, folds=SimpleNamespace(left_out=left_out), confidence=confidence)
+    folds = SimpleNamespace(left_out=left_out)
+    return SimpleNamespace(donors=named, folds=folds, confidence=confidence, average=average)
 
 
 def placement(radius50: float) -> Placement:
@@ -94,6 +95,17 @@ def test_cells_of_another_donor_have_no_narrower_radii_than_the_slides_own():
     for cells_from in ("same-donor", "other-donor", "unknown"):
         found = radii.calibrated(narrow, sister, good, cells_from=cells_from)
         np.testing.assert_allclose(found.radius90, 1.2 * narrow.radius90, rtol=1e-6)
+
+
+def test_the_check_widens_radii_of_own_cells_that_differ_from_the_spots():
+    narrow, good = placement(0.1), replace(CHECK, verdict="good")
+    alike, unlike = (
+        radii.calibrated(narrow, fitted(average=average), good, cells_from="same-donor").diagnostics[
+            "widened"
+        ]
+        for average in (0.0, 0.5)
+    )
+    assert alike == 1 and unlike == pytest.approx(radii.expected_error(good) / 0.1, rel=1e-5)
 
 
 def test_unknown_radii_stay_unknown():

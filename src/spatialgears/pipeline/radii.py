@@ -3,9 +3,10 @@
 Where donors were left out, their errors calibrate the radii of cells of another donor, and held-out spots those of cells
 of the slides' own donors. Where no donor was left out and the cells may be of another, no spot shows how much worse they are
 placed. The check on cells does: the smaller the share of its ceiling that it reaches, the larger the error of cells. Where the
-error that it stands for exceeds the radii, all radii are widened by one factor. Other radii are widened so only if the check
-is weak or worse. They never become narrower. Where cells could not be checked and may be of another donor, of whom none was
-left out, the factor is :data:`WIDER`.
+error that it stands for exceeds the radii, all radii are widened by one factor. So are those of cells of the slides' donors
+that differ from the spots nevertheless, as by another platform, and are averaged for it. Other radii are widened only if the
+check is weak or worse. They never become narrower. Where cells could not be checked and may be of another donor, of whom none
+was left out, the factor is :data:`WIDER`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def calibrated(placed: Placement, fitted: Fitted, check: CellCheck, *, cells_fro
     known = placed.radius50[np.isfinite(placed.radius50)]
     factor = 1.0
     if check.checked and len(known):
-        calibrated_for_them = donors_left_out(fitted) or cells_from == "same-donor"
-        if not calibrated_for_them or check.verdict in ("weak", "none"):
+        known_errors = not fitted.average if cells_from == "same-donor" else donors_left_out(fitted)
+        if not known_errors or check.verdict in ("weak", "none"):
             factor = max(1.0, expected_error(check) / float(np.median(known)))
     elif cells_from != "same-donor" and not donors_left_out(fitted):
         factor = WIDER
