@@ -190,10 +190,50 @@ def test_errors_name_what_there_is(planted, named, call, text):
         call(planted, named)
 
 
-def test_a_slide_of_another_tissue_is_refused(planted, named):
-    named.X = sparse.csr_matrix(np.random.default_rng(0).permutation(named.X.toarray()))
-    with pytest.raises(InputError, match="do not belong on this slide"):
-        sg.tl.transfer(planted, named, "island")
+ASKED = {
+    "transfer": lambda c, s, **where: sg.tl.transfer(c, s, "domain", **where),
+    "impute": lambda c, s, **where: sg.tl.impute(c, s, ["Gene001"], **where),
+    "abundance": lambda c, s, **where: sg.tl.abundance(c, s, n_samples=5, **where),
+}
+
+
+@pytest.fixture(scope="module")
+def organ():
+    """Simulated cells at their true places, slides under them, and a slide of another tissue with the same gene names."""
+    sizes = {"n_cells": 800, "n_genes": 120, "spots": 200, "shift": 0.5}
+    tissue, other = (sg.datasets.simulate_tissue(**sizes, seed=seed) for seed in (1, 7))
+    cells = tissue.cells.copy()
+    cells.obs["cell_type"] = tissue.truth.obs["cell_type"].to_numpy()
+    cells.obsm["X_gears"] = sg.metrics.canonical(tissue.truth.obsm["spatial"])
+    cells.obs["gears_radius50"] = 0.1
+    sg.tl.register(cells, tissue.slides[0])
+    own = tissue.slides[0].copy()
+    permuted = own.copy()
+    permuted.X = permuted.X[np.random.default_rng(0).permutation(own.n_obs)]
+    found = {"own": own, "permuted": permuted, "other": other.slides[0].copy()}
+    for slide in found.values():
+        x = slide.obsm["spatial"][:, 0]
+        slide.obs["domain"] = np.where(x > np.median(x), "right", "left")
+    return cells, found
+
+
+@pytest.mark.parametrize("basis", [None, "X_gears_slide"])
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("slide", ["permuted", "other"])
+def test_a_slide_the_cells_do_not_belong_on_is_refused(organ, slide, asked, basis):
+    """Likeness alone would follow the permuted spots very well."""
+    cells, slides = organ[0].copy(), organ[1]
+    ASKED[asked](cells, slides["own"], basis=basis)
+    with pytest.raises(InputError, match=r"do not belong on this slide. Registration explains [\d]+%"):
+        ASKED[asked](cells, slides[slide], basis=basis)
+
+
+def test_a_slide_that_cells_match_roughly_is_warned_of(planted, named, monkeypatch, caplog):
+    sg.tl.spot_weights(planted, named)
+    assert "only roughly" not in caplog.text
+    monkeypatch.setattr("spatialgears.analysis.evidence.GOOD", 1.0)
+    sg.tl.spot_weights(planted, named)
+    assert "only roughly" in caplog.text
 
 
 def test_genes_are_read_on_the_scale_of_the_slide(make_planted, named):

@@ -95,6 +95,35 @@ def test_regions_genes_and_types_of_a_finished_run(files, capsys):
     assert "expected placed cells" in capsys.readouterr().err
 
 
+def test_permuted_spots_get_no_answer(files, slides, capsys):
+    """The corners are those of the slide that the run laid the cells on; the expression is not."""
+    permuted = slides[0].copy()
+    permuted.X = permuted.X[np.random.default_rng(0).permutation(permuted.n_obs)]
+    permuted.write_h5ad(files / "permuted.h5ad")
+    where = ("--cells", files / "cells.h5ad", "--st", files / "permuted.h5ad", "-o", files / "none.h5ad")
+    for asked in (["transfer", "--key", "side"], ["impute"], ["abundance"]):
+        assert gears(*asked, *where) == 2 and not (files / "none.h5ad").exists()
+        assert "do not belong on this slide" in capsys.readouterr().err
+
+
+def test_a_run_says_what_it_cannot_answer(small_result, small_tissue, small_model, slides):
+    permuted = [slide.copy() for slide in slides]
+    for slide in permuted:
+        slide.X = slide.X[np.random.default_rng(0).permutation(slide.n_obs)]
+    cells, titles = small_tissue.cells, ["a", "b"]
+    placed = described(small_result, cells, slides, titles=titles, panel=small_model.panel_)
+    asked = Questions("side", list(cells.var_names[:2]), "cell_type")
+    placed, answers = answered(placed, cells, permuted, questions=asked, titles=titles)
+    assert answers.imputed is None and answers.abundance is None and "gears_side" not in placed.obs
+    assert [text.split(":")[0] for text in placed.warnings[-3:]] == [
+        "No regions", "No genes on the slide", "No types on the slide",
+    ]  # fmt: skip
+    content = report_content(
+        small_model, placed, cells, slides=permuted, names=["a", "b", "c"], answers=answers
+    )
+    assert not {"Regions", "Genes on the slide"} & {one.title for one in content.sections}
+
+
 def test_labels_open_elsewhere(files, capsys):
     cells = files / "cells.h5ad"
     assert gears("export", "--cells", cells, "--column", "gears_domain", "-o", files / "loupe.csv") == 0

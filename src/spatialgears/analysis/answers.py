@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 from spatialgears.analysis import lookup
 from spatialgears.analysis.comparison import FEWEST, compare
 from spatialgears.analysis.composition import abundance
+from spatialgears.analysis.evidence import OtherTissue
 from spatialgears.analysis.imputation import impute
 from spatialgears.analysis.transfer import transfer
 from spatialgears.errors import InputError
@@ -85,7 +87,7 @@ def answered(
     """The reconstruction with regions of the cells, and genes and types on the slide that the cells match best.
 
     ``placed`` is laid on the slides, which ``titles`` name as ``placed.laid`` does. Inputs are not modified; the same
-    seed gives the same answers.
+    seed gives the same answers. What the cells match too poorly to answer is left out, with a warning.
     """
     from anndata import AnnData
 
@@ -96,37 +98,46 @@ def answered(
     number = list(titles).index(best)
     slide, basis = slides[number], known[best]
     options: dict[str, Any] = {"spatial_key": spatial_key, "seed": seed}
+    refused: list[str] = []
+
+    @contextmanager
+    def attempt(what: str) -> Iterator[None]:
+        try:
+            yield
+        except OtherTissue as error:
+            refused.append(f"No {what}: {error.problem}")
+
     if column := questions.regions:
         named = [i for i, slide in enumerate(slides) if column in slide.obs]
         there = [known[titles[i]] for i in named if titles[i] in known]
-        transfer(
-            at,
-            [slides[i] for i in named],
-            column,
-            basis=there if len(there) == len(named) else None,
-            **options,
-        )
-        key = f"gears_{column}"
-        added = {
-            name: at.obs[name].array for name in at.obs if name in (key, f"{key}_probability", f"{key}_sd")
-        }
-        tables = {key: at.obsm[key].to_numpy()} if key in at.obsm else {}
-        names = (
-            {}
-            if key not in at.obsm
-            else {key: {"labels": [*map(str, at.obsm[key].columns)], "column": column}}
-        )
-        placed = replace(
-            placed,
-            obs={**placed.obs, **added},
-            obsm={**placed.obsm, **tables},
-            uns={**placed.uns, **names},
-        )
+        where = there if len(there) == len(named) else None
+        with attempt("regions"):
+            transfer(at, [slides[i] for i in named], column, basis=where, **options)
+            key = f"gears_{column}"
+            added = {
+                name: at.obs[name].array
+                for name in at.obs
+                if name in (key, f"{key}_probability", f"{key}_sd")
+            }
+            tables = {key: at.obsm[key].to_numpy()} if key in at.obsm else {}
+            names = (
+                {}
+                if key not in at.obsm
+                else {key: {"labels": [*map(str, at.obsm[key].columns)], "column": column}}
+            )
+            placed = replace(
+                placed,
+                obs={**placed.obs, **added},
+                obsm={**placed.obsm, **tables},
+                uns={**placed.uns, **names},
+            )
     imputed = types = None
     if questions.genes:
-        imputed = impute(at, slide, list(questions.genes), basis=basis, **options)
+        with attempt("genes on the slide"):
+            imputed = impute(at, slide, list(questions.genes), basis=basis, **options)
     if questions.abundance:
-        types = abundance(at, slide, questions.abundance, basis=basis, **options)
+        with attempt("types on the slide"):
+            types = abundance(at, slide, questions.abundance, basis=basis, **options)
     for found in (imputed, types):
         if found is not None:
             found.uns["slide"] = best
@@ -137,4 +148,5 @@ def answered(
         first, second = (at[samples == name] for name in samples.categories)
         radius = "gears_radius50" if at.obs["gears_radius50"].notna().all() else None
         compared = compare(first, second, slide, key=kinds, radius=radius, spatial_key=spatial_key, seed=seed)
+    placed = replace(placed, warnings=[*placed.warnings, *refused])
     return placed, Answers(questions, number, imputed, types, compared)

@@ -42,7 +42,7 @@ def sections(
     slide, title = slides[answers.slide], titles[answers.slide]
     made = []
     column = answers.questions.regions
-    if column is not None and column in slide.obs:
+    if column is not None and column in slide.obs and f"gears_{column}" in placed.obs:
         made.append(_regions(placed, slide, column, title=title, spatial_key=spatial_key))
     if answers.imputed is not None:
         made.append(_genes(answers.imputed, slide, title=title))
