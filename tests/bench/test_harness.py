@@ -145,7 +145,7 @@ def test_placement_error_ignores_pose_and_the_unit_of_the_truth():
 def test_a_process_that_was_killed_from_outside_is_not_out_of_memory(tasks, tmp_path, code, peak, status):
     (tmp_path / "log.txt").touch()
     usage = {"code": code, "timeout": False, "seconds": 1.0, "peak_gb": peak}
-    assert harness._judge(usage, tmp_path, next(iter(tasks(0))), tmp_path / "log.txt")[0] == status
+    assert harness.judge(usage, tmp_path, next(iter(tasks(0))), tmp_path / "log.txt")[0] == status
 
 
 def test_a_killed_run_is_not_kept(tasks, fake, tmp_path, monkeypatch):
