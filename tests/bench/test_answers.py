@@ -84,37 +84,77 @@ def test_composition_is_compared_with_the_truth():
 
 
 RUNNER = """
-import sys
+import json, sys
 sys.path.insert(0, {folder!r})
-from common import expected, run
-import numpy as np
+from common import at_types, expected, run
+import anndata as ad, numpy as np, pandas as pd
 
 def place(spots, cells, seed):
     assert list(spots.var_names) == list(cells.var_names)
-    return expected(np.exp(np.corrcoef(cells.X.toarray(), spots.X.toarray())[: cells.n_obs, cells.n_obs :] * 9), spots)
+    {gives}
 
 if __name__ == "__main__":
     run(place)
 """
+MAPPING = (
+    "return expected(np.exp(np.corrcoef(cells.X.toarray(), spots.X.toarray())"
+    "[: cells.n_obs, cells.n_obs :] * 9), spots)"
+)
+TYPES = (
+    "names = sorted(set(cells.obs['type'])); kind = np.arange(spots.n_obs)[:, None] % len(names) == np.arange(len(names))\n"
+    "    return at_types(pd.DataFrame(2.0 * kind, columns=names), spots, cells)"
+)
+GENES = (
+    "hidden = ad.read_h5ad(json.load(open(sys.argv[1]))['hidden']); spots = spots.copy()\n"
+    "    here = hidden.X.toarray().mean(0) * np.linspace(0.0, 1, spots.n_obs)[:, None]\n"
+    "    return {'coords': expected(np.ones((cells.n_obs, spots.n_obs)), spots), 'imputed': here}"
+)
+
+
+@pytest.fixture
+def peer(tmp_path):
+    """Makes a peer of what its runner returns."""
+
+    def make(gives: str) -> OwnPython:
+        runner = tmp_path / "runner.py"
+        folder = str(PEERS["tangram"].runner.parents[1])
+        runner.write_text(RUNNER.replace("{folder!r}", repr(folder)).replace("{gives}", gives))
+        return OwnPython("peer", "peer", str(runner), peer=PEERS["tangram"], setup=PeerOptions())
+
+    return make
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_genes_labels_and_types_are_read_from_the_mapping_of_a_peer(tissue, tmp_path):
+def test_genes_and_labels_are_read_from_the_mapping_of_a_peer(tissue, peer):
     """Whatever a runner gives to ``expected``; one that fails is a row with its reason."""
-    runner = tmp_path / "runner.py"
-    runner.write_text(RUNNER.format(folder=str(PEERS["tangram"].runner.parents[1])))
-    peer = OwnPython("peer", "peer", str(runner), peer=PEERS["tangram"], setup=PeerOptions())
     fold = next(imputation.folds("small", tissue.slides[0], tissue.cells))
-    row = imputation.by_peer(fold, peer, Limits(threads=1))
+    row = imputation.by_peer(fold, peer(MAPPING), Limits(threads=1))
     assert row["status"] == "ok" and np.mean(row["scores"]["peer"]["r"]) > 0.2
     labelled = label_transfer.Labelled(
         "labels", tissue.slides, tissue.cells, "domain", tissue.truth.obs["domain"]
     )
-    (row,) = label_transfer.by_peer(labelled, peer, Limits(threads=1))["rows"]
+    (row,) = label_transfer.by_peer(labelled, peer(MAPPING), Limits(threads=1))["rows"]
     assert row["accuracy"] > 0.5
-    runner.write_text("raise SystemExit('no memory today')")
-    (row,) = label_transfer.by_peer(labelled, peer, Limits(threads=1))["rows"]
+    (row,) = label_transfer.by_peer(labelled, peer("raise SystemExit('no memory today')"), Limits(threads=1))[
+        "rows"
+    ]
     assert row["note"] == "no memory today" and "accuracy" not in row
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_peers_that_predict_genes_or_place_types_are_taken_at_their_word(tissue, peer):
+    slide, cells = tissue.slides[0], tissue.cells
+    fold = next(imputation.folds("small", slide, cells))
+    row = imputation.by_peer(fold, peer(GENES), Limits(threads=1))
+    here = cells[:, fold.kept_out].X.toarray().mean(0) * np.linspace(0.0, 1, slide.n_obs)[:, None]
+    assert row["scores"]["peer"] == fold.best(here, np.log1p(1e4 * here))
+    names = sorted(set(cells.obs["cell_type"]))
+    truth = np.arange(slide.n_obs)[:, None] % len(names) == np.arange(len(names))
+    types = label_transfer.Composed(
+        "types", slide, cells, "cell_type", pd.DataFrame(truth * 1.0, columns=names)
+    )
+    (row,) = label_transfer.by_peer(types, peer(TYPES), Limits(threads=1))["rows"]
+    assert row["RMSE"] == pytest.approx(0, abs=1e-6)
 
 
 class OwnPython(PeerMethod):
@@ -159,7 +199,12 @@ def test_labels_and_composition_are_measured_once(tissue, tmp_path, monkeypatch)
 
 @pytest.mark.filterwarnings("ignore")
 def test_functions_are_timed_in_a_process_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(many_cells, "SIZE", {"n_cells": 400, "n_spots": 100, "n_genes": 300})
+    monkeypatch.setattr(many_cells, "SIZE", {"n_spots": 100, "n_genes": 300})
     monkeypatch.setattr(many_cells, "FUNCTIONS", {"abundance": many_cells.FUNCTIONS["abundance"]})
-    (row,) = many_cells.run(Request(out=tmp_path), print).found
-    assert row["function"] == "abundance" and row["seconds"] > 0 and row["peak GB"] > 0
+    found = many_cells.run(Request(out=tmp_path, sizes="300,400"), print)
+    assert [(row["function"], row["cells"]) for row in found.found] == [
+        ("abundance", 300),
+        ("abundance", 400),
+    ]
+    assert all(row["seconds"] > 0 and row["peak GB"] > 0 for row in found.found)
+    assert "log-log slope" in found.text

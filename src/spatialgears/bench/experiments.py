@@ -74,8 +74,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         label_transfer.run,
     ),
     "many-cells": Experiment(
-        "time and memory of these functions at 100,000 cells and 5,000 spots",
-        frozenset({"threads", "time_limit", "memory_limit"}),
+        "time and memory of these functions up to 100,000 cells, at 5,000 spots",
+        frozenset({"sizes", *_LIMITS}),
         many_cells.run,
     ),
     "thresholds": Experiment(

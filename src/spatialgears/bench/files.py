@@ -47,14 +47,14 @@ class TaskFiles:
         paths = [self.folder / f"slide_{i}.h5ad" for i in range(len(self.task.slides))]
         for path, slide in zip(paths, self.task.slides, strict=True):
             spatial = np.asarray(slide.obsm["spatial"], dtype=np.float64)[:, :2]
-            _plain(slide, np.arange(slide.n_vars), obsm={"spatial": spatial}).write_h5ad(path)
+            plain(slide, np.arange(slide.n_vars), obsm={"spatial": spatial}).write_h5ad(path)
         return paths
 
     @cached_property
     def cells(self) -> Path:
         """The cells: counts and names only."""
         path = self.folder / "cells.h5ad"
-        _plain(self.task.cells, np.arange(self.task.cells.n_vars)).write_h5ad(path)
+        plain(self.task.cells, np.arange(self.task.cells.n_vars)).write_h5ad(path)
         return path
 
     @cached_property
@@ -77,8 +77,8 @@ class TaskFiles:
         types, origin = cell_types(cells, self.task.types)
         spots, singles = self.folder / "peer_st.h5ad", self.folder / "peer_sc.h5ad"
         labels = {"slide": slide.obs["slide"].to_numpy()}
-        _plain(slide, columns, obs=labels, obsm=dict(slide.obsm)).write_h5ad(spots)
-        _plain(cells, columns, obs={"type": types.astype(object)}).write_h5ad(singles)
+        plain(slide, columns, obs=labels, obsm=dict(slide.obsm)).write_h5ad(spots)
+        plain(cells, columns, obs={"type": types.astype(object)}).write_h5ad(singles)
         return spots, singles, origin
 
 
@@ -125,7 +125,7 @@ def cell_types(cells: AnnData, key: str | None, *, n_clusters: int = 15) -> tupl
     return np.array([f"cluster {i}" for i in labels]), f"{n_clusters} k-means clusters"
 
 
-def _plain(
+def plain(
     adata: AnnData,
     columns: np.ndarray,
     *,

@@ -146,9 +146,11 @@ def _aligned(rows: Sequence[Row]) -> list[Row]:
 def by_peer(task: Labelled | Composed, peer: PeerMethod, limits: Limits) -> Row:
     """The score of a peer, by its mapping of cells to spots; none, with the reason, if it failed."""
     slides = task.slides if isinstance(task, Labelled) else [task.slide]
-    weights, used = mapped(peer, slides, task.cells, limits)
+    types = None if isinstance(task, Labelled) else task.key
+    found, used = mapped(peer, slides, task.cells, limits, types=types)
+    weights = found.get("mapping")
     row: Row = {"set": task.name, "method": peer.name}
-    if not weights.size:
+    if weights is None:
         row["note"] = used["reason"]
     elif isinstance(task, Labelled):
         names, given = task.labels

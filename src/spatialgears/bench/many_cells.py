@@ -1,4 +1,4 @@
-"""Time and memory of what rests on weights of cells and spots, at a hundred thousand cells and five thousand spots."""
+"""Time and memory of what rests on weights of cells and spots, up to a hundred thousand cells and at five thousand spots."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from scipy import sparse
 from spatialgears import analysis
 from spatialgears.bench.harness import Limits, launch
 from spatialgears.bench.request import Outcome, Request, Tell
+from spatialgears.bench.scaling import sizes_of, slopes
 from spatialgears.bench.store import Row, Store
 from spatialgears.bench.tables import plain_table
 from spatialgears.errors import RunError
 from spatialgears.runtime.files import temporary_folder
 from spatialgears.runtime.seeds import numpy_rng
 
-SIZE: dict[str, int] = {"n_cells": 100_000, "n_spots": 5000, "n_genes": 2000}
+SIZES = (25_000, 100_000)  # cells
+SIZE: dict[str, int] = {"n_spots": 5000, "n_genes": 2000}
 FUNCTIONS: dict[str, Callable[[AnnData, AnnData], Any]] = {
     "spot_weights": analysis.spot_weights,
     "transfer": partial(analysis.transfer, key="region"),
@@ -36,26 +38,33 @@ _ONE = "import sys, spatialgears.bench.many_cells as m; m.time_one(*sys.argv[1:]
 
 
 def run(request: Request, tell: Tell) -> Outcome:
-    """One row per function."""
-    rows = []
+    """One row per function and number of cells, and how time and memory grow with it."""
+    sizes, rows = sizes_of(request.sizes, SIZES), []
     for name in FUNCTIONS:
-        made = partial(timed, name, request.limits)
-        row = Store(request.out).once("many cells", name, SIZE, request.threads, make=made)
-        tell(f"{name}: {row['seconds']:.0f} s, {row['peak GB']:.1f} GB")
-        rows.append(row)
-    words = "{n_cells:,} cells, {n_spots:,} spots, {n_genes:,} genes".format(**SIZE)
+        for n_cells in sizes:
+            size = {"n_cells": n_cells, **SIZE}
+            made = partial(timed, name, size, request.limits)
+            row = Store(request.out).once("many cells", name, size, request.threads, make=made)
+            tell(f"{name}, {n_cells:,} cells: {row['seconds']:.0f} s, {row['peak GB']:.1f} GB")
+            rows.append(row)
+    words = "{n_spots:,} spots, {n_genes:,} genes".format(**SIZE)
     text = f"### many-cells: {words}, {request.threads} thread{'s' * (request.threads != 1)}\n\n{plain_table(rows)}\n"
+    if len(sizes) > 1:
+        of = {name: slopes([row for row in rows if row["function"] == name]) for name in FUNCTIONS}
+        grown = [{"function": name, **slope} for name, slope in of.items()]
+        text += f"\n### log-log slope against cells (1: linear)\n\n{plain_table(grown)}\n"
     return Outcome(text, rows)
 
 
-def timed(name: str, limits: Limits) -> Row:
+def timed(name: str, size: dict[str, int], limits: Limits) -> Row:
     """Seconds of one function and peak memory of its process, which holds the data, too."""
     with temporary_folder("many-cells") as folder:
         found = Path(folder) / "seconds.json"
-        used = launch([sys.executable, "-c", _ONE, name, json.dumps(SIZE), str(found)], Path(folder), limits)
+        used = launch([sys.executable, "-c", _ONE, name, json.dumps(size), str(found)], Path(folder), limits)
         if not found.exists():
             raise RunError(f"{name} did not finish: {(Path(folder) / 'log.txt').read_text()[-500:]}")
-        return {"function": name, **json.loads(found.read_text()), "peak GB": used["peak_gb"]}
+        measured = json.loads(found.read_text())
+        return {"function": name, "cells": size["n_cells"], **measured, "peak GB": used["peak_gb"]}
 
 
 def time_one(name: str, size: str, path: str) -> None:

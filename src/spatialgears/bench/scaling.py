@@ -52,7 +52,7 @@ _PLACE = "import json, sys, spatialgears.bench.scaling as s; s.place_file(json.l
 
 def run(request: Request, tell: Tell) -> Outcome:
     """All tables of scaling: placing by preset and peers, training, flags, and two processes."""
-    sizes = _sizes(request.sizes)
+    sizes = sizes_of(request.sizes, SIZES)
     preset, *peers = request.method or ["default"]
     config = request.config(preset).with_values(["assembly.sample_cells=0"])
     request.out.mkdir(parents=True, exist_ok=True)
@@ -73,9 +73,10 @@ def run(request: Request, tell: Tell) -> Outcome:
     return Outcome(text, parts, {"scaling": draw(ours, beside)})
 
 
-def _sizes(text: str | None) -> list[int]:
+def sizes_of(text: str | None, usual: Sequence[int]) -> list[int]:
+    """Numbers of cells as ``--sizes`` gives them."""
     try:
-        return [int(size) for size in text.split(",")] if text else list(SIZES)
+        return [int(size) for size in text.split(",")] if text else list(usual)
     except ValueError:
         raise InputError(
             f"--sizes expects numbers of cells, found {text!r}.", "For example --sizes 10000,100000."

@@ -2,6 +2,7 @@
 
 ``python mapping.py RUNNER.py JOB.json`` runs in the peer's environment and writes ``mapping.npy`` beside the coordinates.
 From that matrix come genes at the spots, types per spot and labels of the cells, as the peers' own functions compute them.
+Where types are placed, all cells of a type share the abundance of their type.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import common
 
 runner, job = sys.argv[1:]
-expected = common.expected
+expected, at_types = common.expected, common.at_types
 kept: list[np.ndarray] = []
 
 
@@ -28,7 +29,16 @@ def keep(mapping: Any, spots: Any) -> Any:
     return expected(mapping, spots)
 
 
-common.expected = keep  # runners import it from there
+def keep_types(abundance: Any, spots: Any, cells: Any) -> Any:
+    """What ``common.at_types`` returns; a mapping of the cells is kept whose sums by type are the abundance (spots, types)."""
+    places = at_types(abundance, spots, cells)
+    kinds = abundance.columns.get_indexer(cells.obs["type"].astype(str))
+    shared = abundance.to_numpy().T / np.bincount(kinds, minlength=abundance.shape[1])[:, None]
+    kept.append(shared[kinds].astype(np.float32))
+    return places
+
+
+common.expected, common.at_types = keep, keep_types  # runners import them from there
 sys.argv = [runner, job]
 runpy.run_path(runner, run_name="__main__")
 if not kept:
