@@ -24,7 +24,7 @@ def test_neighbours_and_landmarks_are_real_and_ignore_padding(layout, mask):
     for row, size in enumerate([20, 15, 9]):
         alone = describe(layout[row : row + 1, :size])
         assert (local.neighbour[row, :size] < size).all() and (local.landmark[row] < size).all()
-        for name in ("neighbour", "valid", "offset", "distance_bin", "angles", "landmark_bin"):
+        for name in ("neighbour", "valid", "points", "distance_bin", "angles", "landmark_bin"):
             torch.testing.assert_close(getattr(local, name)[row, :size], getattr(alone, name)[0], msg=name)
         assert torch.equal(local.landmark[row], alone.landmark[0])
 
@@ -45,7 +45,8 @@ def test_description_follows_permutations(layout, mask):
     torch.testing.assert_close(moved.landmark_bin, local.landmark_bin[:, order])
     torch.testing.assert_close(order[moved.landmark], local.landmark)
     real = mask[:, order]
-    torch.testing.assert_close(moved.offset[real], local.offset[:, order][real])
+    torch.testing.assert_close(moved.distance_bin[real], local.distance_bin[:, order][real])
+    assert torch.equal(order[moved.neighbour[moved.valid]], local.neighbour[:, order][local.valid[:, order]])
 
 
 def test_bins_and_angles_do_not_depend_on_pose_or_scale(layout, mask):
@@ -75,7 +76,7 @@ def test_landmarks_spread_over_the_set():
 
 def test_a_degenerate_set_has_at_least_one_landmark():
     local = describe(torch.zeros(1, 20, 6))
-    assert local.landmark_mask.sum() == 1 and torch.isfinite(local.offset).all()
+    assert local.landmark_mask.sum() == 1 and torch.isfinite(local.angles).all()
 
 
 def test_large_sets_refer_to_a_random_subset_decided_by_the_seed(mask):
@@ -97,4 +98,6 @@ def test_neighbours_come_from_the_reference_alone_in_pieces_or_not(layout, monke
     assert (local.neighbour % 2 == 0).all() and (local.landmark % 2 == 0).all()
     assert (local.neighbour != torch.arange(20)[:, None]).all()
     monkeypatch.setattr(attention, "CHUNK", 6)
-    assert torch.equal(describe(layout, None, reference).neighbour, local.neighbour)
+    pieces = describe(layout, None, reference)
+    assert torch.equal(pieces.neighbour, local.neighbour)
+    torch.testing.assert_close(pieces.angles, local.angles)

@@ -26,13 +26,17 @@ class LocalGraph(nn.Module):
 
     def forward(self, h: Tensor, local: LocalGeometry) -> Tensor:
         """Points (B, n, c) after one round of messages from their neighbours."""
-        normed = self.norm(h)
-        message = take(self.other(normed), local.neighbour) + self.own(normed).unsqueeze(
-            2
-        )  # (B, n, k, inner)
-        message = message + self.offset(local.offset.to(h.dtype)) + self.distance(local.distance_bin)
-        weight = local.valid.unsqueeze(-1).to(h.dtype)
-        mean = (nn.functional.silu(message) * weight).sum(2) / weight.sum(2).clamp_min(1)
+        normed, laid = self.norm(h), self.offset(local.points.to(h.dtype))
+        other, own = self.other(normed) + laid, self.own(normed) - laid  # the offset is that of two points
+
+        def heard(own: Tensor, neighbour: Tensor, distance_bin: Tensor, valid: Tensor) -> Tensor:
+            message = (
+                take(other, neighbour) + own.unsqueeze(2) + self.distance(distance_bin)
+            )  # (B, n, k, inner)
+            weight = valid.unsqueeze(-1).to(h.dtype)
+            return (nn.functional.silu(message) * weight).sum(2) / weight.sum(2).clamp_min(1)
+
+        mean = pointwise(heard, own, local.neighbour, local.distance_bin, local.valid)
         return h + self.out(mean)
 
 
@@ -51,8 +55,14 @@ class DenoiserBlock(nn.Module):
         """Points (B, n, c) under the noise embedding (B, c)."""
         scale, shift = self.film(noise).unsqueeze(1).chunk(2, dim=-1)  # (B, 1, c) each
         h = self.graph(h * (1 + scale) + shift, local)
-        bias = self.bias(local.landmark_bin).permute(0, 3, 1, 2)  # (B, heads, n, L)
-        h = self.landmarks(h, take(h, local.landmark), local.landmark_mask, bias)
+        landmarks = take(h, local.landmark)
+        h = pointwise(
+            lambda piece, near: self.landmarks(
+                piece, landmarks, local.landmark_mask, self.bias(near).permute(0, 3, 1, 2)
+            ),
+            h,
+            local.landmark_bin,
+        )
         return self.isab(h, mask)
 
 

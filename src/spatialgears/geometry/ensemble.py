@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spatialgears.geometry.features import FeatureRows, Features
-from spatialgears.geometry.model import GeometryModel
+from spatialgears.geometry.model import GeometryModel, Proposal
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.runtime.processes import share_of, summed
 from spatialgears.runtime.seeds import child_seed, torch_rng
@@ -119,6 +119,11 @@ class Ensemble(nn.Module):
         return torch.from_numpy(summed(total.numpy())).div(len(self.members)).sqrt()
 
     @torch.no_grad()
+    def propose(self, features: Features, mask: Tensor | None = None) -> Proposal:
+        """The mean proposal, for all samples that :meth:`sample` draws of the same set."""
+        return self.lead.propose(features.seen, mask, self(features, mask))
+
+    @torch.no_grad()
     def sample(
         self,
         features: Features,
@@ -127,17 +132,10 @@ class Ensemble(nn.Module):
         steps: int,
         sigma_start: float,
         seeds: Tensor,
-        base: Tensor | None = None,
+        proposal: Proposal | None = None,
     ) -> Tensor:
         """V_pred (B, n, d): the mean proposal, or that given, refined along ``steps`` Heun steps; 0 returns it as it is."""
-        base = self(features, mask) if base is None else base
         if steps == 0 or self.lead.config.refiner == "none":
-            return base
-        return self.lead.sample(
-            features.seen,
-            mask,
-            steps=steps,
-            sigma_start=sigma_start,
-            seeds=seeds,
-            base=base,
-        )
+            return self(features, mask) if proposal is None else proposal.base
+        proposal = self.propose(features, mask) if proposal is None else proposal
+        return self.lead.refine(proposal, mask, steps=steps, sigma_start=sigma_start, seeds=seeds)

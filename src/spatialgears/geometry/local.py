@@ -35,7 +35,7 @@ class LocalGeometry:
 
     neighbour: Tensor  # (B, n, k) index into the set
     valid: Tensor  # (B, n, k)
-    offset: Tensor  # (B, n, k, d) from a point to its neighbour, in RMS radii of the set
+    points: Tensor  # (B, n, d) in RMS radii of the set
     distance_bin: Tensor  # (B, n, k)
     angles: Tensor  # (B, n, ANGLE_BINS) shares of neighbours by angle to the centre of the set
     landmark: Tensor  # (B, L) index into the set
@@ -53,17 +53,22 @@ def describe(points: Tensor, mask: Tensor | None = None, reference: Reference | 
     count = n if mask is None else mask.sum(1)[:, None, None]
     points = points / (points.square().sum((1, 2), keepdim=True) / count).sqrt().clamp_min(1e-12)
 
+    def edges(piece: Tensor, near: Tensor) -> Tensor:
+        """Length of the way to each neighbour and cosine of its angle to the way inwards, (B, n, k, 2)."""
+        offset = take(points, near) - piece.unsqueeze(2)  # (B, n, k, d)
+        distance = offset.norm(dim=-1)
+        inward = -piece / piece.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        along = (offset @ inward.unsqueeze(-1)).squeeze(-1)
+        return torch.stack([distance, along / distance.clamp_min(1e-12)], dim=-1)
+
     neighbour, valid = _nearest(points, reference)
-    offset = take(points, neighbour) - points.unsqueeze(2)  # (B, n, k, d)
-    distance = offset.norm(dim=-1)
-    inward = -points / points.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-    cosine = (offset @ inward.unsqueeze(-1)).squeeze(-1) / distance.clamp_min(1e-12)  # (B, n, k)
+    distance, cosine = pointwise(edges, points, neighbour).unbind(-1)
     landmark, landmark_mask = _farthest(points, reference)
     to_landmark = torch.cdist(points, take(points, landmark))
     return LocalGeometry(
         neighbour,
         valid,
-        offset,
+        points,
         _bin(distance / REACH, DISTANCE_BINS),
         _shares(cosine.clamp(-1, 1).acos() / torch.pi, valid),
         landmark,
@@ -97,11 +102,11 @@ def take(values: Tensor, index: Tensor) -> Tensor:
 def _nearest(points: Tensor, reference: Reference) -> tuple[Tensor, Tensor]:
     """The nearest reference points of each point, itself excluded: index and validity, (B, n, k)."""
     targets = take(points, reference.index)  # (B, r, d)
+    lengths = targets.square().sum(-1).masked_fill(~reference.mask, torch.inf)[:, None]  # (B, 1, r)
     k = min(NEIGHBORS, targets.shape[1] - 1)
 
     def search(piece: Tensor) -> Tensor:
-        distance = torch.cdist(piece, targets).masked_fill_(~reference.mask[:, None], torch.inf)
-        return distance.topk(k + 1, largest=False).indices
+        return (lengths - 2 * piece @ targets.mT).topk(k + 1, largest=False).indices
 
     place = pointwise(search, points)  # (B, n, k + 1) into the reference
     found, real = take(reference.index, place), take(reference.mask, place)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +13,14 @@ from spatialgears.geometry.edm import SIGMA_MIN, heun, karras_schedule, precondi
 from spatialgears.geometry.local import Reference, describe, random_reference
 from spatialgears.geometry.networks import ContextEncoder, Generator
 from spatialgears.supervision.targets import centre, procrustes
+
+
+class Proposal(NamedTuple):
+    """What a refiner starts from."""
+
+    base: Tensor  # (B, n, d) to be refined
+    own: Tensor  # (B, n, d) V_base of the model itself, in whose frame residuals are
+    condition: Tensor  # (B, n, c) context of the denoiser
 
 
 class GeometryModel(nn.Module):
@@ -103,13 +113,32 @@ class GeometryModel(nn.Module):
         base
             A centred proposal (B, n, d) to refine instead of the generator's own; it is rotated into its frame.
         """
+        if steps == 0 or self.config.refiner == "none":
+            own = self(x, mask)
+            return own if base is None else base @ procrustes(base, own, mask)
+        proposal = self.propose(x, mask, base)
+        return self.refine(proposal, mask, steps=steps, sigma_start=sigma_start, seeds=seeds)
+
+    def propose(self, x: Tensor, mask: Tensor | None = None, base: Tensor | None = None) -> Proposal:
+        """What :meth:`refine` needs of features (B, n, f); it does not depend on the seed."""
         h = self.context(x, mask)
         own = self.generate(h, mask)
-        base = own if base is None else base @ procrustes(base, own, mask)
-        if steps == 0 or self.config.refiner == "none":
-            return base
-        condition = self.refiner_condition(x, h, mask)
-        reference = random_reference(x.shape[1], mask, self.config.reference, seeds)
+        return Proposal(own if base is None else base, own, self.refiner_condition(x, h, mask))
+
+    @torch.no_grad()
+    def refine(
+        self,
+        proposal: Proposal,
+        mask: Tensor | None = None,
+        *,
+        steps: int,
+        sigma_start: float,
+        seeds: Tensor,
+    ) -> Tensor:
+        """The proposal (B, n, d) in the model's own frame, refined along ``steps`` Heun steps."""
+        base = proposal.base @ procrustes(proposal.base, proposal.own, mask)
+        n, condition = base.shape[1], proposal.condition
+        reference = random_reference(n, mask, self.config.reference, seeds)
         previous: Tensor | None = None
 
         def denoise(u: Tensor, sigma: float) -> Tensor:
@@ -120,7 +149,7 @@ class GeometryModel(nn.Module):
 
         scale = float(self.sigma_data)
         sigmas = karras_schedule(steps, sigma_start * scale, SIGMA_MIN * scale)
-        noise = set_noise(x.shape[1], self.dim, seeds, mask)
+        noise = set_noise(n, self.dim, seeds, mask)
         return base + heun(denoise, sigma_start * scale * noise, sigmas)
 
 

@@ -22,6 +22,7 @@ from spatialgears.assembly.spacing import fill_footprint, footprint, group_mean
 from spatialgears.config import AssemblyConfig, Config
 from spatialgears.geometry.ensemble import Ensemble, Mapper
 from spatialgears.geometry.features import FeatureRows, Features
+from spatialgears.geometry.model import Proposal
 from spatialgears.metrics.points import lay_on
 from spatialgears.pipeline.features import CellFeatures
 from spatialgears.pipeline.fitted import Fitted
@@ -56,7 +57,9 @@ class Network:
             steps=self.steps,
             sigma_start=self.config.sigma_start,
             seeds=seeds,
-            base=None if self.proposal is None else self.proposal(lambda: self.ensemble(features, real)),
+            proposal=None
+            if self.proposal is None
+            else self.proposal(lambda: self.ensemble.propose(features, real)),
         )
 
 
@@ -64,10 +67,9 @@ class _Once:
     """The proposal for all cells as one set, computed by the first thread that asks for it."""
 
     def __init__(self) -> None:
-        self._lock, self._value = Lock(), cast("Tensor | None", None)
+        self._lock, self._value = Lock(), cast("Proposal | None", None)
 
-    @torch.no_grad()
-    def __call__(self, compute: Callable[[], Tensor]) -> Tensor:
+    def __call__(self, compute: Callable[[], Proposal]) -> Proposal:
         with self._lock:
             if self._value is None:
                 self._value = compute()
@@ -126,7 +128,7 @@ def place(
         locality = features[np.arange(len(features))].seen.numpy()
     refined = settings.steps and config.geometry.refiner != "none"  # otherwise there is nothing to sample
     n_samples = settings.samples if refined and counts.shape[0] <= settings.sample_cells else 0
-    proposal = _Once() if in_one_pass(features, settings) else None
+    proposal = _Once() if n_samples and in_one_pass(features, settings) else None
     guess = Network(fitted.network, settings, 0 if settings.samples else settings.steps, proposal)
     sample = Network(fitted.network, settings, settings.steps, proposal)
     pool = ThreadPoolExecutor(
