@@ -2,7 +2,8 @@
 
 Where donors were left out, their errors calibrate the radii of cells of another donor, and held-out spots those of cells
 of the slides' own donors. Where no donor was left out and the cells may be of another, no spot shows how much worse they are
-placed. The check on cells does: the smaller the share of its ceiling that it reaches, the larger the error of cells. Where the
+placed, nor where donors were not named: slides that were left out may then be sisters of those that were seen. The check on
+cells does: the smaller the share of its ceiling that it reaches, the larger the error of cells. Where the
 error that it stands for exceeds the radii, all radii are widened by one factor. So are those of cells of the slides' donors
 that differ from the spots nevertheless, as by another platform, and are averaged for it. Other radii are widened only if the
 check is weak or worse. They never become narrower. Where cells could not be checked and may be of another donor, of whom none
@@ -41,7 +42,8 @@ def calibrated(placed: Placement, fitted: Fitted, check: CellCheck, *, cells_fro
     known = placed.radius50[np.isfinite(placed.radius50)]
     factor = 1.0
     if check.checked and len(known):
-        known_errors = not fitted.average if cells_from == "same-donor" else donors_left_out(fitted)
+        named = fitted.donors.stated and donors_left_out(fitted)
+        known_errors = not fitted.average if cells_from == "same-donor" else named
         if not known_errors or check.verdict in ("weak", "none"):
             factor = max(1.0, expected_error(check) / float(np.median(known)))
     elif cells_from != "same-donor" and not donors_left_out(fitted):
