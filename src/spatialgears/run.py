@@ -182,10 +182,11 @@ def _prepared(given: _Given, inputs: RunInputs, config: Config) -> tuple[ValidIn
 
     require_types(given.cells, inputs.types)
     require_genes(given.cells, [*inputs.genes, *inputs.questions.genes])
-    require_types(given.cells, inputs.questions.abundance)
-    require_regions(given.slides, inputs.questions.regions)
-    if inputs.questions.compare:
-        samples_of(given.cells, inputs.questions.compare[0])
+    questions = inputs.questions.about(given.cells)
+    require_types(given.cells, questions.types)
+    require_regions(given.slides, questions.regions)
+    if questions.compare:
+        samples_of(given.cells, questions.compare)
     valid = validate_sampled(
         given.slides,
         given.cells,
@@ -218,8 +219,9 @@ def _written(
     )
     answers = None
     if inputs.questions:
+        asked = inputs.questions.about(cells)
         placed, answers = answered(
-            placed, cells, slides, questions=inputs.questions, titles=titles, spatial_key=key, seed=seed
+            placed, cells, slides, questions=asked, titles=titles, spatial_key=key, seed=seed
         )
         for found, path in ((answers.imputed, out.imputed), (answers.abundance, out.abundance)):
             if found is not None:

@@ -27,9 +27,8 @@ def slides(small_tissue):
 def asked(small_result, small_tissue, small_model, slides):
     placed = described(small_result, small_tissue.cells, slides, titles=["a", "b"], panel=small_model.panel_)
     genes = list(small_tissue.cells.var_names[:2])
-    return answered(
-        placed, small_tissue.cells, slides, questions=Questions("side", genes, "cell_type"), titles=["a", "b"]
-    )
+    asked = Questions("side", genes, abundance=True).about(small_tissue.cells)
+    return answered(placed, small_tissue.cells, slides, questions=asked, titles=["a", "b"])
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +111,7 @@ def test_a_run_says_what_it_cannot_answer(small_result, small_tissue, small_mode
         slide.X = slide.X[np.random.default_rng(0).permutation(slide.n_obs)]
     cells, titles = small_tissue.cells, ["a", "b"]
     placed = described(small_result, cells, slides, titles=titles, panel=small_model.panel_)
-    asked = Questions("side", list(cells.var_names[:2]), "cell_type")
+    asked = Questions("side", list(cells.var_names[:2]), abundance=True, types="cell_type")
     placed, answers = answered(placed, cells, permuted, questions=asked, titles=titles)
     assert answers.imputed is None and answers.abundance is None and "gears_side" not in placed.obs
     assert [text.split(":")[0] for text in placed.warnings[-3:]] == [
@@ -144,7 +143,7 @@ def test_two_samples_are_compared(asked, small_tissue, small_model, slides):
     side = placed.on_slides()["X_gears_slide"].pose(placed.coords)[:, 0]
     cells.obs["sample"] = np.where(side > np.median(side), 2, 1)  # numbers are names, too
     _, answers = answered(
-        placed, cells, slides, questions=Questions(compare=("sample", "cell_type")), titles=["a", "b"]
+        placed, cells, slides, questions=Questions(compare="sample", types="cell_type"), titles=["a", "b"]
     )
     told = answers.comparison.drop(index="all cells").dropna()
     assert len(told) and (told["pvalue_adj"] < 0.05).any() and (told["x"] > 0).all()
@@ -153,6 +152,14 @@ def test_two_samples_are_compared(asked, small_tissue, small_model, slides):
     )
     section = next(one for one in content.sections if one.title == "Two samples compared")
     assert "Yes: " in section.text and section.png and "Cells, 2" in section.table[0]
+
+
+def test_types_are_found_where_they_are_needed(small_tissue):
+    cells = small_tissue.cells.copy()
+    assert Questions(abundance=True).about(cells).types == "cell_type" and not Questions().about(cells).types
+    cells.obs = cells.obs.rename(columns={"cell_type": "kind"})
+    with pytest.raises(InputError, match=r"there are .*kind"):
+        Questions(compare="sample").about(cells)
 
 
 @pytest.mark.parametrize(("values", "found"), [(["a"], "has 1: a"), (["a", "b", "c"], r"has 3: a \(50\)")])

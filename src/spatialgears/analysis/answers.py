@@ -14,6 +14,7 @@ from spatialgears.analysis.comparison import FEWEST, compare
 from spatialgears.analysis.composition import abundance
 from spatialgears.analysis.evidence import OtherTissue
 from spatialgears.analysis.imputation import impute
+from spatialgears.analysis.subject import types_column
 from spatialgears.analysis.transfer import transfer
 from spatialgears.errors import InputError
 from spatialgears.text import alike
@@ -30,11 +31,24 @@ class Questions:
 
     regions: str | None = None  # column of the slides' ``obs``, transferred to the cells
     genes: Sequence[str] = ()  # genes of the cells, predicted at the spots
-    abundance: str | None = None  # column of the cells' ``obs`` with types, counted at the spots
-    compare: tuple[str, str] | None = None  # columns of the cells' ``obs`` that name two samples, and types
+    abundance: bool = False  # whether types are counted at the spots
+    compare: str | None = None  # column of the cells' ``obs`` that names two samples
+    types: str | None = None  # column of the cells' ``obs`` with types; :meth:`about` finds it
 
     def __bool__(self) -> bool:
         return bool(self.regions or self.genes or self.abundance or self.compare)
+
+    def about(self, cells: AnnData) -> Questions:
+        """The questions with the column of types that they need; refused where none is named and none is found."""
+        if self.types is not None or not (self.abundance or self.compare):
+            return self
+        if (found := types_column(cells.obs)) is None:
+            raise InputError(
+                f"--{'abundance counts' if self.abundance else 'compare is about'} cell types, and no column of the cells' "
+                f".obs is named like them; there are {lookup.listed(list(map(str, cells.obs)))}.",
+                "Name their column: --types COLUMN.",
+            )
+        return replace(self, types=found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,16 +149,15 @@ def answered(
     if questions.genes:
         with attempt("genes on the slide"):
             imputed = impute(at, slide, list(questions.genes), basis=basis, **options)
-    if questions.abundance:
+    if questions.abundance and questions.types:
         with attempt("types on the slide"):
-            types = abundance(at, slide, questions.abundance, basis=basis, **options)
+            types = abundance(at, slide, questions.types, basis=basis, **options)
     for found in (imputed, types):
         if found is not None:
             found.uns["slide"] = best
     compared = None
-    if questions.compare:
-        column, kinds = questions.compare
-        samples = samples_of(cells, column)
+    if questions.compare and (kinds := questions.types):
+        samples = samples_of(cells, questions.compare)
         first, second = (at[samples == name] for name in samples.categories)
         radius = "gears_radius50" if at.obs["gears_radius50"].notna().all() else None
         compared = compare(first, second, slide, key=kinds, radius=radius, spatial_key=spatial_key, seed=seed)

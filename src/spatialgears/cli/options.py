@@ -107,7 +107,7 @@ Transpose = Annotated[
     ),
 ]
 Normalised = Annotated[bool, _input("--normalised", None, "Accept values that are not counts.")]
-_PRESET = "quick, default or paper; {} if none is named."
+_PRESET = "quick, default, paper-small or paper; {} if none is named."
 Preset = Annotated[str | None, _config("--preset", "NAME", _PRESET.format("default"), show_default=False)]
 DemoPreset = Annotated[str | None, _config("--preset", "NAME", _PRESET.format("quick"), show_default=False)]
 ConfigFile = Annotated[Path | None, _config("--config", "FILE", "JSON file with the values that differ.")]

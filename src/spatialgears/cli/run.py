@@ -79,17 +79,7 @@ def run(
     from spatialgears.run import run as run_all
     from spatialgears.runtime.processes import is_first
 
-    if (abundance or compare) and types is None:
-        raise InputError(
-            f"--{'abundance counts' if abundance else 'compare is about'} cell types, and none are named.",
-            "Name their column: --types COLUMN.",
-        )
-    questions = Questions(
-        regions,
-        options.gene_list(impute),
-        types if abundance else None,
-        (compare, types) if compare and types else None,
-    )
+    questions = Questions(regions, options.gene_list(impute), abundance, compare, types)
     how = options.Reading(layer, sc_layer, st_genes, sc_genes, coordinates, transpose)
 
     def read() -> tuple[list[AnnData], AnnData]:

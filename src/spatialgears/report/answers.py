@@ -48,8 +48,8 @@ def sections(
         made.append(_genes(answers.imputed, slide, title=title))
     if answers.abundance is not None:
         made.append(_types(answers.abundance, slide, title=title))
-    if answers.comparison is not None and answers.questions.compare is not None:
-        column, kinds = answers.questions.compare
+    column, kinds = answers.questions.compare, answers.questions.types
+    if answers.comparison is not None and column and kinds:
         coords = placed.on_slides()["X_gears_slide"].pose(placed.coords)
         at = pd.DataFrame({"x": coords[:, 0], "y": coords[:, 1], "type": lookup.labels(cells, kinds)})
         at["sample"] = samples_of(cells, column)
