@@ -511,7 +511,7 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         hint = "Is the file complete, and what its name says it is?"
-        if "memory allocation failed" in reason:  # HDF5 says it in words
+        if re.search("memory allocation failed|out of memory", reason):  # as HDF5 and pandas say
             raise MemoryError from error
         if "truncated file" in reason:
             reason = "it ends too early, as after a copy or download that was broken off."

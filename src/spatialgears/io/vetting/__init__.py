@@ -16,9 +16,9 @@ from spatialgears.text import size
 
 #: Bytes in memory that a file of any size may take, and how many times its own size beyond that. gzip packs a thousandfold at
 #: most, counts some ten- to hundredfold.
-SMALL, EXPANSION = 512 * 2**20, 200
-#: Readers hold several copies on the way.
-COPIES = 4
+SMALL, EXPANSION = 512 * 2**20, 150
+#: Readers hold several copies on the way; of what is packed as densely as that, there is no room for them.
+COPIES = 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Room:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Read within a bound on memory, whatever a file's own words about its size are."""
-        most = min(COPIES * self.most, self.free)
+        most = min(self.most + (COPIES - 1) * SMALL, self.free)
         try:
             with bounded(most):
                 yield
