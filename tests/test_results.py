@@ -11,7 +11,7 @@ import pytest
 
 from spatialgears.bench.overview import run
 from spatialgears.bench.request import Request
-from spatialgears.bench.tables import TABLE1, standing
+from spatialgears.bench.tables import TABLE1, behind, standing
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = DOCS / "results.md"
@@ -92,7 +92,8 @@ def test_where_ours_stands_is_told_by_the_rows(rows):
     everything = sorted(
         (row for group in rows.values() for row in group), key=lambda row: (row["protocol"], row["task"])
     )
-    assert standing(everything) in RESULTS.read_text(encoding="utf-8")
+    page = RESULTS.read_text(encoding="utf-8")
+    assert standing(everything) in page and behind(everything) in page
 
 
 def test_tables_are_those_of_the_rows():

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from spatialgears.bench import overview
 from spatialgears.bench.request import Request
 from spatialgears.bench.store import Store
-from spatialgears.bench.tables import TABLE1, standing, table, tables
+from spatialgears.bench.tables import TABLE1, behind, standing, table, tables
 
 
 def row(
@@ -196,6 +198,32 @@ def test_one_picture_of_all_methods_on_all_tasks(tmp_path):
         "not\nrun": "normal",
     }
     assert set(texts(outcome.figures["time"])) == {"GEARS default", "simple", "ceiling", "slow", "barred"}
+
+
+def test_labels_of_the_second_picture_do_not_overlap(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            **row(f"method {i}, tuned", kind="peer", **scores(rng.uniform(0.4, 0.5))),
+            "seconds": rng.uniform(10, 60),
+        }
+        for i in range(20)
+    ]
+    figure = overview.run(kept(tmp_path, rows), print).figures["time"]
+    ax = figure.axes[0]
+    boxes = [Text.get_window_extent(text) for text in ax.texts]  # without the line to the point
+    assert len(boxes) == 20
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert all(ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 for box in boxes)
+
+
+def test_who_is_ahead_is_listed_by_metric():
+    ours = [row("GEARS default", kind="ours", seed=seed, **scores(0.9)) for seed in (0, 1)]
+    better = row("even", **{**scores(0.7), "swd": 0.05})
+    best = row("evener", kind="reference", **{**scores(0.7), "swd": 0.01})
+    ceiling = row("ceiling", kind="reference", sees_truth=True, **scores(0.99))
+    (line,) = behind([*ours, better, best, ceiling]).splitlines()[2:]
+    assert line == "| t | SWD ↓ | 0.100 ± 0.000 | evener 0.010, even 0.050 |"
 
 
 def test_no_picture_without_a_spearman(tmp_path):

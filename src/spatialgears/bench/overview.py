@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from spatialgears.bench.figures import COLORS
 from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Row, Store
-from spatialgears.bench.tables import standing, summary, tables
+from spatialgears.bench.tables import behind, standing, summary, tables
 from spatialgears.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +27,16 @@ NO_SCORE = {"timeout": "too\nslow", "memory": "too\nlarge", "unavailable": "not\
 PANELS = 6
 
 
+class Point(NamedTuple):
+    """A method in the second picture: seconds, and Spearman with its spread."""
+
+    name: str
+    color: str
+    x: float
+    y: float
+    spread: float
+
+
 def run(request: Request, tell: Tell) -> Outcome:
     """The tables of all comparisons whose rows are in the output folder, and pictures of those with Spearman."""
     rows = [row for row in Store(request.out).rows() if "method" in row and "experiment" not in row]
@@ -36,20 +46,22 @@ def run(request: Request, tell: Tell) -> Outcome:
             "Give the output folder of a benchmark with --output.",
         )
     rows.sort(key=lambda row: (row["protocol"], row["task"]))
-    parts = [INTRODUCTION, "## Where GEARS stands, by Spearman", standing(rows), "## By task", tables(rows)]
+    parts = [INTRODUCTION, "## Where GEARS stands, by Spearman", standing(rows)]
+    parts += ["## Where GEARS is not first", behind(rows), "## By task", tables(rows)]
     shown = _shown(rows)
     pictures = {"overview": overview(shown), "time": time_and_accuracy(shown)} if shown else {}
     return Outcome("\n\n".join(parts), rows, pictures)
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows of tasks that are scored by Spearman, without variants of our own method."""
+    """The rows of tasks that are scored by Spearman, without further layouts of a run and variants of our own method."""
     scored = {row["task"] for row in rows if "spearman" in row["metrics"]}
-    variant = (": ", ", ")
     return [
         row
         for row in rows
-        if row["task"] in scored and not (row["kind"] == "ours" and any(x in row["method"] for x in variant))
+        if row["task"] in scored
+        and ": " not in row["method"]
+        and not (row["kind"] == "ours" and ", " in row["method"])
     ]
 
 
@@ -106,36 +118,73 @@ def time_and_accuracy(rows: Sequence[Row]) -> Figure:
         row["task"]: len({other["method"] for other in rows if other["task"] == row["task"]}) for row in rows
     }
     tasks = sorted(counts, key=lambda task: -counts[task])[:PANELS]
-    columns = min(3, len(tasks))
+    columns = min(2, len(tasks))
     lines = -(-len(tasks) // columns)
-    figure = Figure(figsize=(5.2 * columns, 4.0 * lines), layout="constrained")
-    for ax, task in zip(figure.subplots(lines, columns, squeeze=False).flat, tasks, strict=False):
-        _time_panel(ax, [row for row in rows if row["task"] == task and row["seconds"]])
+    figure = Figure(figsize=(7.0 * columns, 4.6 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).flat
+    points = []
+    for ax, task in zip(panels, tasks, strict=False):
+        points.append(_time_panel(ax, [row for row in rows if row["task"] == task and row["seconds"]]))
         ax.set_title(task, fontsize=10)
+    for ax in panels[len(tasks) :]:
+        ax.set_axis_off()
+    figure.draw_without_rendering()  # panels have their places now, and labels can be measured
+    figure.set_layout_engine("none")
+    for ax, labelled in zip(panels, points, strict=False):
+        _label(ax, labelled, figure.dpi)
     return figure
 
 
-def _time_panel(ax: Axes, rows: Sequence[Row]) -> None:
-    groups = {
-        name: [row for row in rows if row["method"] == name] for name in (row["method"] for row in rows)
-    }
-    seconds = {name: float(np.mean([row["seconds"] for row in group])) for name, group in groups.items()}
-    middle = np.sqrt(min(seconds.values()) * max(seconds.values())) if seconds else 0.0
-    for number, name in enumerate(sorted(seconds, key=seconds.__getitem__)):
-        color, at = COLORS[groups[name][0]["kind"]], seconds[name]
-        values = summary(groups[name], "spearman")
+def _time_panel(ax: Axes, rows: Sequence[Row]) -> list[Point]:
+    """Draw the panel; gives its points, ours first."""
+    points = []
+    kinds = {row["method"]: row["kind"] for row in rows}
+    for name in sorted(kinds, key=lambda name: list(COLORS).index(kinds[name])):
+        group = [row for row in rows if row["method"] == name]
+        at, color = float(np.mean([row["seconds"] for row in group])), COLORS[kinds[name]]
+        values = summary(group, "spearman")
         height, spread = values[name] if values else (0.0, 0.0)
         ax.errorbar(at, height, yerr=spread, fmt="o", ms=5, color=color, mfc=color if values else "none")
-        left = at > middle  # towards the middle of the panel; every other label below, so that fewer overlap
-        ax.annotate(
-            name,
-            (at, height),
-            (-4 if left else 4, -9 if number % 2 else 3),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            fontsize=7,
-            color=color,
-        )
+        points.append(Point(name, color, at, height, spread))
     ax.set(xscale="log", xlabel="seconds, one thread", ylabel="Spearman")
-    ax.margins(x=0.15)
+    ax.margins(x=0.15, y=0.1)
     ax.grid(alpha=0.3)
+    return points
+
+
+def _label(ax: Axes, points: Sequence[Point], dpi: float) -> None:
+    """Write each name near its point, at the place that overlaps least with points, labels and the frame."""
+    if not points:
+        return
+    low, at, high = (
+        ax.transData.transform([(point.x, point.y + sign * point.spread) for point in points])
+        for sign in (-1, 0, 1)
+    )
+    taken = np.hstack([low, high]) + np.array([-1, -1, 1, 1]) * dpi / 18  # left, lower, right, upper
+    turn = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    for (name, color, x, y, _), point in zip(points, at, strict=True):
+        line = {"arrowstyle": "-", "lw": 0.4, "color": color, "shrinkA": 0, "shrinkB": 2}
+        style: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": 7,
+            "color": color,
+            "arrowprops": line,
+        }
+        text = ax.annotate(name, (x, y), (0, 0), textcoords="offset points", **style)
+        size = np.array(text.get_window_extent().size)  # of the name alone: it lies on its point
+        reach = np.multiply.outer(dpi * np.array([0.08, 0.2, 0.35, 0.5]), [1, 1])[:, None] + size / 2
+        centres = (point + reach * np.stack([np.cos(turn), np.sin(turn)], axis=1)).reshape(-1, 2)
+        boxes = np.hstack([centres - size / 2, centres + size / 2])
+        overlap = _overlap(boxes, taken).sum(1)
+        outside = np.prod(size) - _overlap(boxes, np.array([ax.bbox.extents])).ravel()
+        best = np.argmin(100 * (overlap + outside) + np.linalg.norm(centres - point, axis=1))
+        text.set_position((centres[best] - point) * 72 / dpi)
+        taken = np.vstack([taken, boxes[best]])
+
+
+def _overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Shared area (n, m) of boxes, each as left, lower, right, upper."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    return np.prod(np.clip(high - low, 0, None), axis=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,19 +80,45 @@ def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
     titles = ["task", method, "best reference", "best peer"]
     titles += ["best on, of 10 metrics", "by more than the spread over seeds"]
     lines = []
+    for task, (ours, references, peers) in _rivals(rows, method):
+        margins = [_margins(name, ours, [*references, *peers]) for name in TABLE1]
+        clearly = sum(all(margin > spread for margin, spread in by_rival) for by_rival in margins)
+        first = sum(all(margin > 0 for margin, _ in by_rival) for by_rival in margins)
+        score = _cell("spearman", ours, bold=False)
+        leaders = [_leader(references), _leader(peers)]
+        lines.append([task, score, *leaders, first, clearly if len(ours) > 1 else "one seed"])
+    return _markdown(titles, lines)
+
+
+def behind(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
+    """Where a method is not first: one line per task and metric, with everyone who is ahead of it, best first."""
+    lines = []
+    for task, (ours, references, peers) in _rivals(rows, method):
+        others = [*references, *peers]
+        for metric in TABLE1:
+            margins = [margin for margin, _ in _margins(metric, ours, others)]
+            gains = dict(zip(summary(others, metric), margins, strict=True))
+            ahead = sorted((name for name in gains if gains[name] <= 0), key=gains.__getitem__)
+            shown = [
+                f"{name} {_cell(metric, [row for row in others if row['method'] == name], bold=False)}"
+                for name in ahead
+            ]
+            if ahead:
+                lines.append([task, METRICS[metric][0], _cell(metric, ours, bold=False), ", ".join(shown)])
+    return _markdown(["task", "metric", method, "ahead of it"], lines)
+
+
+def _rivals(rows: Iterable[Row], method: str) -> Iterator[tuple[str, list[list[Row]]]]:
+    """Each task that the method and others have a Spearman on: the method's rows, the references', the peers'.
+
+    Rows that were given true positions are left out.
+    """
     for (_, task), group in _by_task(rows).items():
         fair = [row for row in group if "spearman" in row["metrics"] and not row["sees_truth"]]
         ours = [row for row in fair if row["method"] == method]
-        rivals = {kind: [row for row in fair if row["kind"] == kind] for kind in ("reference", "peer")}
-        if not ours or not any(rivals.values()):
-            continue
-        margins = [_margins(name, ours, [*rivals["reference"], *rivals["peer"]]) for name in TABLE1]
-        clearly = sum(all(margin > spread for margin, spread in by_rival) for by_rival in margins)
-        first = sum(all(margin > 0 for margin, _ in by_rival) for by_rival in margins)
-        leaders = [_leader(rivals[kind]) for kind in ("reference", "peer")]
-        score = _cell("spearman", ours, bold=False)
-        lines.append([task, score, *leaders, first, clearly if len(ours) > 1 else "one seed"])
-    return _markdown(titles, lines)
+        references, peers = ([row for row in fair if row["kind"] == kind] for kind in ("reference", "peer"))
+        if ours and (references or peers):
+            yield task, [ours, references, peers]
 
 
 def _margins(metric: str, ours: Sequence[Row], others: Sequence[Row]) -> list[tuple[float, float]]:

@@ -160,7 +160,7 @@ PEERS = {
         _from_source("come", "COME", "none", "github.com/cindyway/COME", needs_types=True),
         _from_source("cellcontrast", "CellContrast, 500 epochs", "MIT", "github.com/HKU-BAL/CellContrast"),
         _from_source("celloc", "Celloc", "MIT", "github.com/wwYinYin/Celloc"),
-        _from_source("luna", "LUNA", "MIT", "github.com/mlbio-epfl/LUNA"),
+        _from_source("luna", "LUNA, 300 epochs", "MIT", "github.com/mlbio-epfl/LUNA"),
         _from_source("sagenet", "SageNet", "MIT", "github.com/MarioniLab/sagenet"),
         Peer(
             "isort",
@@ -170,7 +170,7 @@ PEERS = {
             "pypi.org/project/isortpy",
             environment="with_torch",
         ),
-        Peer("envi", "ENVI", ("scenvi", "jax"), "MIT", "pypi.org/project/scenvi"),
+        Peer("envi", "ENVI, 2,000 steps", ("scenvi", "jax"), "MIT", "pypi.org/project/scenvi"),
         Peer("sc2spa", "SC2Spa", ("SC2Spa", "tensorflow_cpu"), "BSD-3-Clause", "pypi.org/project/SC2Spa"),
         Peer(
             "tangram_tuned",
