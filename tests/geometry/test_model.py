@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from spatialgears.config import Config
+from spatialgears.geometry import attention
 from spatialgears.geometry.attention import ISAB
 from spatialgears.geometry.model import GeometryModel, set_noise
 from spatialgears.supervision.targets import DIM
@@ -132,6 +133,14 @@ def test_a_proposal_from_elsewhere_is_refined_in_the_generators_frame(tiny, x):
     torch.testing.assert_close(
         model.sample(x, base=base @ turn, **options), model.sample(x, **options), atol=1e-4, rtol=1e-3
     )
+
+
+@pytest.mark.parametrize("changes", [{}, {"reference": 16}])
+def test_large_sets_in_pieces_are_placed_as_in_one(tiny, x, mask, changes, monkeypatch):
+    model, options = build(tiny(**changes)), {"steps": 2, "sigma_start": 1.0, "seeds": torch.arange(3)}
+    whole = model.sample(x, mask, **options)
+    monkeypatch.setattr(attention, "CHUNK", 6)
+    torch.testing.assert_close(model.sample(x, mask, **options), whole, atol=1e-5, rtol=1e-4)
 
 
 def test_a_whole_data_set_passes_as_one_set(tiny):
