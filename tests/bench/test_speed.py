@@ -98,6 +98,16 @@ def test_two_runs_side_by_side_against_one_after_the_other(request_of, monkeypat
     assert now["throughput, side by side / one after the other"] == 1.5
 
 
+def test_a_run_stands_beside_what_was_expected_of_it(request_of, monkeypatch):
+    monkeypatch.setattr(speed, "MANY", {})
+    expected = SimpleNamespace(cost=SimpleNamespace(seconds=30.0, peak_bytes=2e9))
+    monkeypatch.setattr(speed, "check_inputs", lambda slides, cells, config: expected)
+    (line,) = speed.estimates(replace(request_of(), against=None), print).found
+    assert line["seconds"] > 0 and line["note"] == ""
+    assert line["expected / seconds"] == 30 / line["seconds"]
+    assert line["expected GB"] == 2 and 0.05 < line["peak GB"] < 2
+
+
 def test_other_sets_need_data(request_of):
     with pytest.raises(InputError, match="There are: demo"):
         speed.speed(request_of(task=["Atlas"]), print)

@@ -103,6 +103,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         _SPEED,
         speed.throughput,
     ),
+    "estimates": Experiment(
+        "time and memory of a run beside what gears check expects of it",
+        _SPEED - {"against", "pairs"},
+        speed.estimates,
+    ),
     "tables": Experiment(
         "tables of all rows in the output folder, and two pictures of them; runs nothing",
         frozenset(),

@@ -1,6 +1,6 @@
-"""Time, memory and accuracy of the present code beside an earlier version, and of two runs side by side.
+"""Time and memory: beside an earlier version, of two runs side by side, and beside what ``gears check`` expects.
 
-Both versions run in turn on this machine and on the same files. Each run is a process of its own with a stated number
+Versions run in turn on this machine and on the same files. Each run is a process of its own with a stated number
 of threads.
 """
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import spatialgears
-from spatialgears.bench import sets, timed
+from spatialgears.bench import scaling, sets, timed
 from spatialgears.bench.files import TaskFiles
 from spatialgears.bench.harness import run_one
 from spatialgears.bench.methods import Method
@@ -30,6 +30,7 @@ from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Row, Store
 from spatialgears.bench.tables import mean_and_spread, plain_table
+from spatialgears.check import check_inputs
 from spatialgears.errors import InputError
 from spatialgears.runtime.files import temporary_folder
 
@@ -41,6 +42,7 @@ PUBLIC = {
     "her2st E1 + E2 → E3": ("default", sets.HER2ST["E"]),
     "DLPFC 151673 + 151674 → 151675": ("default", sets.DLPFC),
 }
+MANY = {"100,000 cells": ("default", lambda root, seed: iter([scaling.task_of(100_000)]))}
 #: What is timed, as the run records it.
 SECONDS: dict[str, Callable[[Row], float]] = {
     "fit": lambda row: row["info"]["fit_seconds"],
@@ -140,6 +142,29 @@ def throughput(request: Request, tell: Tell) -> Outcome:
     return Outcome(text, found)
 
 
+def estimates(request: Request, tell: Tell) -> Outcome:
+    """What ``gears check`` expects of a run, and what it takes, from files to coordinates."""
+    found, version = [], present()
+    for task, preset in _tasks(request, {**DEMO, **MANY}):
+        method = _method(version, preset, request)
+        expected = check_inputs(list(task.slides), task.cells, config=request.config(preset)).cost
+        row = _run(task, method, 0, request)
+        tell(_line(row))
+        found.append(
+            {
+                "task": task.name,
+                "preset": preset,
+                "expected s": expected.seconds,
+                "seconds": row["seconds"],
+                "expected / seconds": expected.seconds / row["seconds"],
+                "expected GB": expected.peak_bytes / 1e9,
+                "peak GB": row["peak_gb"],
+                "note": row["reason"],
+            }
+        )
+    return Outcome(f"### estimates: {_conditions(request)}\n\n{plain_table(found)}\n", found)
+
+
 def compared(rows: Sequence[Row]) -> dict[str, Any]:
     """One line of the table: the rows of both versions on one set.
 
@@ -168,9 +193,9 @@ def compared(rows: Sequence[Row]) -> dict[str, Any]:
     return line | {"note": "; ".join(dict.fromkeys(failed))}
 
 
-def _tasks(request: Request) -> Iterator[tuple[Task, str]]:
-    """The sets that were asked for, each with its preset: the demo, and the public sets if there is data."""
-    known = {**DEMO, **(PUBLIC if request.data else {})}
+def _tasks(request: Request, simulated: Mapping[str, Any] | None = None) -> Iterator[tuple[Task, str]]:
+    """The sets that were asked for, each with its preset: the simulated, and the public sets if there is data."""
+    known = {**(simulated or DEMO), **(PUBLIC if request.data else {})}
     chosen = [name for name in known if not request.task or any(text in name for text in request.task)]
     if not chosen:
         more = "" if request.data else f"; with --data also {'; '.join(PUBLIC)}"
