@@ -2,9 +2,9 @@
 
 Labels of cells are not known, those of spots are. Spots stand in for cells: their counts are drawn anew at the depth of cells.
 
-- They train a classifier of expression.
 - Made as unlike other spots as cells are by noise, and displaced as cells are, each is labelled by the weights of all other
   spots. How much likeness counts there, and the power that probabilities are taken to, are those that predict the labels best.
+- They train a classifier of expression. How far to go by it depends on how well either predicts the labels of stand-ins.
 """
 
 from __future__ import annotations
@@ -31,27 +31,33 @@ from spatialgears.runtime.seeds import numpy_rng
 
 logger = logging.getLogger(__name__)
 
-SPOTS, CELLS = 1500, 1500  # that are looked at
+SPOTS, CELLS = 3000, 1500  # that are looked at
 LIKENESS = (7.0, 14.0, 28.0, 56.0)
-TRAINED = 3000  # spots that train a classifier
 SHARE = 0.3  # of a profile that comes from similar cells, for the classifier
 PENALTIES = (1.0, 3.0, 10.0, 30.0)  # inverse strengths
 POWERS = np.geomspace(0.25, 16, 43)
 NOISE = np.linspace(0, 3, 31)
 FLOOR = 1e-3  # added to a probability, so that single spots do not decide
+SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of the classifier
+#: By so much the log-likelihood may be below the highest for a larger share of the classifier. Places of stand-ins err
+#: independently of their expression, those of a model do not: weights predict labels of stand-ins too well.
+SLACK = 0.04
 
 
 @dataclass(frozen=True, eq=False)
 class StandIns:
     """Spots that stand in for cells."""
 
+    evidence: Evidence
     settings: Settings  # how the cells are weighed
+    #: (n,) which spots they are, and cells that show how cells are.
+    spots: NDArray[np.int64]
+    cells: NDArray[np.int64]
     #: (n, M) as of cells with all spots; None where they do not count.
     cosine: NDArray[np.float32] | None
     distance: NDArray[np.float32] | None
     labels: NDArray[np.float64]  # (M, L) one where a spot has the label
-    true: NDArray[np.int64]  # (n,) their own labels
-    sharing: sparse.csr_matrix  # (M, M) from :meth:`Evidence.sharing`
+    seed: int
 
     @classmethod
     def of(cls, evidence: Evidence, settings: Settings, labels: sparse.csr_matrix, *, seed: int) -> StandIns:
@@ -61,20 +67,39 @@ class StandIns:
         cells = np.sort(rng.permutation(np.flatnonzero(evidence.kept))[:CELLS])
         itself, cosine, distance = (np.arange(len(spots)), spots), None, None
         if settings.likeness:
-            cosine = _cosine(evidence, settings, spots, cells, rng=rng, seed=seed)
+            _, noisy, likeness, _ = _as_cells(evidence, settings.similar, spots, cells, seed=seed)
+            cosine = noisy @ likeness.spots.T
             cosine[itself] = -1
         if settings.place and evidence.laid is not None and evidence.spread is not None:
             spread = rng.choice(evidence.spread[evidence.kept], len(spots))
             laid = evidence.coords[spots] + spread[:, None] * rng.normal(size=(len(spots), 2))
             distance = replace(evidence, laid=laid, spread=spread).distance(np.arange(len(spots)))
             distance[itself] = distance.max() + 100
-        known = labels.toarray()
-        return cls(settings, cosine, distance, known, known[spots].argmax(1), evidence.sharing())
+        return cls(evidence, settings, spots, cells, cosine, distance, labels.toarray(), seed)
+
+    @property
+    def true(self) -> NDArray[np.int64]:
+        """(n,) their own labels."""
+        found: NDArray[np.int64] = self.labels[self.spots].argmax(1)
+        return found
+
+    def likelihood(self, table: NDArray[np.float64]) -> float:
+        """Mean log-likelihood of their labels by probabilities (n, L)."""
+        return float(np.log(table[np.arange(len(table)), self.true] + FLOOR).mean())
+
+    def weighed(self, settings: Settings) -> NDArray[np.float64]:
+        """Probabilities (n, L) of their labels by the weights of other spots."""
+        weights = weighed(settings, self.cosine, self.distance, self.evidence.sharing())
+        found: NDArray[np.float64] = weights @ self.labels
+        return found
 
     def calibrated(self, free: bool) -> tuple[Settings, float]:
         """Settings, with another likeness if it is ``free``, and the power of the probabilities."""
         strengths = LIKENESS if free and self.cosine is not None else (self.settings.likeness,)
-        tried = [self._fitted(replace(self.settings, likeness=one)) for one in strengths]
+        tried = []
+        for settings in (replace(self.settings, likeness=one) for one in strengths):
+            table = self.weighed(settings)
+            tried += [(self.likelihood(sharpened(table, power)), settings, float(power)) for power in POWERS]
         _, settings, power = max(tried, key=lambda one: one[0])
         logger.info(
             "labels of spots choose likeness %g, and probabilities to the power %.2g",
@@ -83,13 +108,45 @@ class StandIns:
         )
         return settings, power
 
-    def _fitted(self, settings: Settings) -> tuple[float, Settings, float]:
-        """Mean log-likelihood of the labels, the settings, and the power with which it is highest."""
-        table = weighed(settings, self.cosine, self.distance, self.sharing) @ self.labels
-        rows = np.arange(len(self.true))
-        likely = [float(np.log(sharpened(table, power)[rows, self.true] + FLOOR).mean()) for power in POWERS]
-        best = int(np.argmax(likely))
-        return likely[best], settings, float(POWERS[best])
+    def classified(self, settings: Settings, power: float) -> tuple[NDArray[np.float64], float]:
+        """Probabilities (N, L) of the cells' labels by a classifier that was trained on stand-ins, and its share.
+
+        The classifier is a logistic regression; its penalty is chosen by cross-validation. The weights have the rest: nothing
+        where cells are as like the spots as stand-ins without noise are, half where they need noise as large as the signal, and
+        more where the weights predict labels of stand-ins clearly better.
+        """
+        evidence, there = self.evidence, np.asarray(self.labels.any(0))
+        found = np.zeros((len(evidence.kept), len(there)))
+        if there.sum() == 1:
+            found[:, there] = 1
+            return found, 1.0
+        plain, noisy, _, level = _as_cells(evidence, SHARE, self.spots, self.cells, seed=self.seed)
+        penalty = max(PENALTIES, key=lambda one: self.likelihood(self._held_out(plain, plain, one)))
+        model = _regression(plain, self.true, penalty)
+        likeness = Likeness.of(evidence, evidence.profiles(self.cells, SHARE))
+        counted = np.flatnonzero(evidence.kept)
+        for start in range(0, len(counted), CHUNK):
+            rows = counted[start : start + CHUNK]
+            profiles = likeness.embed(evidence.profiles(rows, SHARE))
+            found[np.ix_(rows, model.classes_)] = model.predict_proba(profiles)
+        by_weights = sharpened(self.weighed(settings), power)
+        by_expression = self._held_out(plain, noisy, penalty)
+        likely = [self.likelihood((1 - one) * by_weights + one * by_expression) for one in SHARES]
+        share = next(one for one, value in zip(SHARES, likely, strict=True) if value > max(likely) - SLACK)
+        return found, min(share, 1 - min(level, 1.0) / 2)
+
+    def _held_out(
+        self, plain: NDArray[np.float32], shown: NDArray[np.float32], penalty: float
+    ) -> NDArray[np.float64]:
+        """Probabilities (n, L) for profiles (n, h) ``shown`` to a regression that was trained on other ``plain`` ones."""
+        part = numpy_rng(self.seed, "parts").permutation(len(plain)) % PARTS
+        found = np.zeros((len(plain), self.labels.shape[1]))
+        for number in range(PARTS):
+            rest, mine = part != number, np.flatnonzero(part == number)
+            if len(np.unique(self.true[rest])) > 1:
+                model = _regression(plain[rest], self.true[rest], penalty)
+                found[np.ix_(mine, model.classes_)] = model.predict_proba(shown[mine])
+        return found
 
 
 def sharpened(table: NDArray[np.float64], power: float) -> NDArray[np.float64]:
@@ -100,86 +157,20 @@ def sharpened(table: NDArray[np.float64], power: float) -> NDArray[np.float64]:
     return found
 
 
-def classified(
-    evidence: Evidence, labels: sparse.csr_matrix, *, seed: int
-) -> tuple[NDArray[np.float64], float]:
-    """Probabilities (N, L) of the cells' labels by a classifier that was trained on spots, and how far to go by it.
-
-    The classifier is a logistic regression on spots that are as noisy as cells; its penalty is chosen by cross-validation. It
-    counts fully, 1, where cells are as like the spots as spots thinned to their depth are, and half where they are so unlike
-    that noise as large as the signal would be needed.
-    """
-    rng, known = numpy_rng(seed, "classifier"), labels.toarray()
-    there = known.any(0)
-    found = np.zeros((len(evidence.kept), known.shape[1]))
-    if there.sum() == 1:
-        found[:, there] = 1
-        return found, 1.0
-    spots = np.sort(rng.permutation(len(evidence.coords))[:TRAINED])
-    cells = np.sort(rng.permutation(np.flatnonzero(evidence.kept))[:CELLS])
-    embedded, _, _, level = _as_cells(evidence, SHARE, spots, cells, rng=rng, seed=seed)
-    true = known[spots].argmax(1)
-    model = _regression(embedded, true, max(PENALTIES, key=lambda one: _likely(embedded, true, one, rng)))
-    likeness = Likeness.of(evidence, evidence.profiles(cells, SHARE))
-    counted = np.flatnonzero(evidence.kept)
-    for start in range(0, len(counted), CHUNK):
-        rows = counted[start : start + CHUNK]
-        found[np.ix_(rows, model.classes_)] = model.predict_proba(
-            likeness.embed(evidence.profiles(rows, SHARE))
-        )
-    return found, 1 - min(level, 1.0) / 2
-
-
 def _regression(x: NDArray[np.float32], true: NDArray[np.int64], penalty: float) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=penalty, max_iter=500).fit(x, true)
 
 
-def _likely(
-    x: NDArray[np.float32], true: NDArray[np.int64], penalty: float, rng: np.random.Generator
-) -> float:
-    """Mean log-likelihood of labels in parts that the regression has not seen."""
-    part, likely = rng.permutation(len(x)) % PARTS, np.log(np.full(len(x), FLOOR))
-    for number in range(PARTS):
-        rest, mine = part != number, np.flatnonzero(part == number)
-        if len(np.unique(true[rest])) < 2:
-            continue
-        model = _regression(x[rest], true[rest], penalty)
-        column = np.searchsorted(model.classes_, true[mine]).clip(max=len(model.classes_) - 1)
-        right = model.classes_[column] == true[mine]
-        likely[mine] = np.log(model.predict_proba(x[mine])[np.arange(len(mine)), column] * right + FLOOR)
-    return float(likely.mean())
-
-
-def _cosine(
-    evidence: Evidence,
-    settings: Settings,
-    spots: NDArray[np.int64],
-    cells: NDArray[np.int64],
-    *,
-    rng: np.random.Generator,
-    seed: int,
-) -> NDArray[np.float32]:
-    """(n, M) of some spots with all; those with others are as high as those of cells."""
-    embedded, noise, likeness, level = _as_cells(evidence, settings.similar, spots, cells, rng=rng, seed=seed)
-    found: NDArray[np.float32] = unit(embedded + np.float32(level) * noise) @ likeness.spots.T
-    return found
-
-
 def _as_cells(
-    evidence: Evidence,
-    similar: float,
-    spots: NDArray[np.int64],
-    cells: NDArray[np.int64],
-    *,
-    rng: np.random.Generator,
-    seed: int,
+    evidence: Evidence, similar: float, spots: NDArray[np.int64], cells: NDArray[np.int64], *, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Likeness, float]:
-    """Some spots (n, h) at the depth of cells, noise (n, h), what compares them, and the level of noise that cells have beside.
+    """Some spots (n, h) at the depth of cells, the same with noise, what compares them with spots, and the level of noise.
 
-    With noise of that level the likeness of spots to their most similar other spot is that of cells.
+    With noise the likeness of spots to their most similar other spot is that of cells.
     """
+    rng = numpy_rng(seed, "as cells")
     profiles, everyone = evidence.spots[spots], np.arange(len(spots))
     if evidence.depth is not None:
         depth = rng.choice(np.maximum(evidence.depth[cells], 1), len(spots))[:, None]
@@ -197,8 +188,9 @@ def _as_cells(
     embedded = likeness.embed(own)
     noise = unit(rng.normal(size=embedded.shape).astype(np.float32))
     for level in NOISE:
-        cosine = unit(embedded + np.float32(level) * noise) @ likeness.spots.T
+        noisy = unit(embedded + np.float32(level) * noise)
+        cosine = noisy @ likeness.spots.T
         cosine[everyone, spots] = -1
         if np.median(cosine.max(1)) <= wanted:
             break
-    return embedded, noise, likeness, float(level)
+    return embedded, noisy, likeness, float(level)

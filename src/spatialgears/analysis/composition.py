@@ -155,8 +155,11 @@ def _totals(slide: AnnData, given: float | str | ArrayLike | None) -> NDArray[np
             f"cells_per_spot must have a number for each of the {slide.n_obs:,} spots, found shape {values.shape}.",
             f"Give one number, {slide.n_obs:,} of them, or a column of slide.obs: {lookup.listed(slide.obs.columns)}.",
         )
-    if not (np.isfinite(values) & (values >= 0)).all():
+    if not (sound := np.isfinite(values) & (values >= 0)).all():
+        spot = int(np.argmin(sound))
+        found = repr(slide.obs[given].iloc[spot]) if isinstance(given, str) else f"{values[spot]:g}"
         raise InputError(
-            "cells_per_spot must be finite and not negative.", "Give 0 for a spot without cells."
+            f"cells_per_spot must be numbers, finite and not negative, found {found} for spot {slide.obs_names[spot]!r}.",
+            "Give 0 for a spot without cells, or name another column.",
         )
     return values

@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK = 2000  # cells whose weights for all spots are held at once
-COMPONENTS = (
-    100,
-    30,
-)  # of the spots' expression, by which cells and spots are compared: of a panel, of a transcriptome
+#: Components of the spots' expression by which cells and spots are compared, of a panel and of a transcriptome: for single
+#: cells, and for averages over cells, in which noise cancels.
+COMPONENTS = (100, 30), (300, 100)
 SIMILAR = 15  # cells that a profile is averaged with
 AMONG = 10_000  # cells that similar ones are looked for among
 NEAREST = 6  # spots that a weight is shared with
@@ -117,6 +116,8 @@ class Evidence:
         (N,) counts of each cell, and the depth they were scaled to; no depth if cells or spots have none.
     unlike
         Whether the cells have counts and the slide has other values.
+    rank
+        Components by which they are compared.
     checked
         Correlation of kept-out genes with the slides that the model's own check on cells found, placing them anew without
         these genes.
@@ -138,6 +139,7 @@ class Evidence:
     depth: NDArray[np.float64] | None = None
     target: float = 1e4
     unlike: bool = False
+    rank: int = COMPONENTS[0][0]
     checked: float | None = None
     explained: float | None = None
     laid: NDArray[np.float64] | None = None
@@ -209,11 +211,10 @@ class Likeness:
         own = evidence.spots
         spots = (own - own.mean(0)) * (weights / (own.std(0) + _floor(own)))
         basis = np.eye(len(weights), dtype=np.float32)
-        rank = COMPONENTS[len(weights) > WHOLE_TRANSCRIPTOME]
-        if min(spots.shape) > rank:
+        if min(spots.shape) > evidence.rank:
             from sklearn.utils.extmath import randomized_svd
 
-            basis = randomized_svd(spots, rank, n_iter=4, random_state=0)[2].T.astype(np.float32)
+            basis = randomized_svd(spots, evidence.rank, n_iter=4, random_state=0)[2].T.astype(np.float32)
         scale = weights / (typical.std(0) + _floor(typical))
         return cls(typical.mean(0), basis * scale[:, None], unit(np.asarray(spots @ basis, np.float32)))
 
@@ -269,6 +270,7 @@ def gather(
     layer: str | None,
     spatial_key: str,
     outside: str | None,
+    averaged: bool,
     seed: int,
 ) -> Evidence:
     """What cells and slide share; the cells are registered unless places do not count."""
@@ -298,6 +300,7 @@ def gather(
         depth=None if counted is None else depth,
         target=target,
         unlike=depth is not None and counted is None,
+        rank=COMPONENTS[averaged][len(chosen) > WHOLE_TRANSCRIPTOME],
         checked=_checked(adata),
         explained=explained,
         laid=laid,

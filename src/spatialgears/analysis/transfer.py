@@ -12,7 +12,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from scipy import sparse
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.calibration import StandIns, classified, sharpened
+from spatialgears.analysis.calibration import StandIns, sharpened
 from spatialgears.analysis.weights import matrix, weigh
 from spatialgears.errors import InputError
 
@@ -44,8 +44,8 @@ def transfer(
 
     Two estimates are averaged: the labels of the spots by :func:`spatialgears.tl.spot_weights`, which know where a cell lies,
     and a classifier of expression that was trained on spots with as few counts as cells. The more the cells are like the spots,
-    the more the classifier counts. Both are calibrated on spots, whose label is known: made as noisy as cells, they should be
-    right as often as their probability says.
+    the more the classifier counts, unless the weights predict labels of spots clearly better. Both are calibrated on spots,
+    whose label is known: made as noisy as cells, they should be right as often as their probability says.
 
     Parameters
     ----------
@@ -142,11 +142,12 @@ def transfer(
         there = sparse.csr_matrix(
             (np.ones(len(codes)), (np.arange(len(codes)), codes)), (len(codes), len(names))
         )
-        settings, power = StandIns.of(evidence, settings, there, seed=seed).calibrated(likeness is None)
+        stand_ins = StandIns.of(evidence, settings, there, seed=seed)
+        settings, power = stand_ins.calibrated(likeness is None)
         weights = matrix(evidence, settings, seed=seed)
         labelled = sharpened(np.asarray((weights @ there).todense()), power)
         if likeness is None:
-            by_expression, share = classified(evidence, there, seed=seed)
+            by_expression, share = stand_ins.classified(settings, power)
             mass = evidence.on_slide(settings)[:, None]
             labelled = (1 - share) * labelled + share * mass * by_expression
         table += labelled / len(slides)

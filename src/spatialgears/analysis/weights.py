@@ -108,7 +108,8 @@ def weigh(
                 f"{name} must not be negative, found {value}.", "None chooses it by kept-out genes."
             )
     evidence = gather(
-        cells, slide, basis=basis, places=place != 0, layer=layer, spatial_key=spatial_key, outside=outside, seed=seed
+        cells, slide, basis=basis, places=place != 0, layer=layer, spatial_key=spatial_key, outside=outside,
+        averaged=averaged, seed=seed,
     )  # fmt: skip
     return evidence, choose(evidence, place=place, likeness=likeness, averaged=averaged, seed=seed)
 

@@ -99,6 +99,8 @@ def _regions(placed: Reconstruction, slide: AnnData, column: str, *, title: str,
             plotting.spots(one, column, slide=slide, spatial_key=spatial_key, title=name, ax=ax)
     if labels and left.get_legend() is not None:
         left.get_legend().remove()
+    for text in right.get_legend().get_texts() if right.get_legend() is not None else ():
+        text.set_text(text.get_text().replace("missing", NONE))
     return drawn_section("Regions", words, right, alt=f"{column} of spots and of cells", table=rows)
 
 

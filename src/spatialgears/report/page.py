@@ -160,10 +160,11 @@ def extras(sections: Iterable[Section], name: str = "extra") -> str:
     """Sections of words, a picture and a table; ``name`` begins their identifiers."""
     parts = []
     for i, section in enumerate(sections):
-        body = "".join(f"<p>{escape(text)}</p>" for text in section.text.split("\n\n") if text.strip())
+        body = ""
         if section.png:
             source = b64encode(section.png).decode("ascii")
-            body += f'<img src="data:image/png;base64,{source}" alt="{escape(section.alt or section.title)}">'
+            body = f'<img src="data:image/png;base64,{source}" alt="{escape(section.alt or section.title)}">'
+        body += "".join(f"<p>{escape(text)}</p>" for text in section.text.split("\n\n") if text.strip())
         if section.table:
             made, long = rows_table(section.title, section.table), len(section.table)
             folded = f"<details><summary>Table of {long} rows</summary>{made}</details>"
