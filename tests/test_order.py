@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
 from spatialgears.model import GEARS
@@ -112,7 +113,18 @@ def test_threads_are_recorded(small_model, small_result, small_tissue, tmp_path)
     assert small_result.to_adata(small_tissue.cells, copy=True).uns["gears"]["threads"] == 1
 
 
-def test_resuming_with_other_threads_is_said(small_config, small_tissue, tmp_path, caplog):
+def test_threads_do_not_change_the_result(small_config, small_tissue, small_model):
+    other = GEARS(small_config.with_values(["threads=3"])).fit(small_tissue.slides, small_tissue.cells)
+    for name, value in small_model.fitted_.network.state_dict().items():
+        assert torch.equal(other.fitted_.network.state_dict()[name], value), name
+    assert other.history_ == small_model.history_
+
+
+def test_resuming_wide_networks_with_other_threads_is_said(
+    small_config, small_tissue, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("spatialgears.config.settings.GeometryConfig.wide", True)
+
     class Stopped(Exception):
         pass
 

@@ -198,8 +198,11 @@ class GEARS:
         """
         folder = None if checkpoint is None else Path(checkpoint)
         plan = prepared.cost(self.config).stages
-        with threads(self.config.threads), shown(progress, plan) as callback:
-            self._fitted = fit_model(prepared, self.config, checkpoint=folder, progress=callback)
+        wide = self.config.geometry.wide
+        with threads(self.config.threads, each=0 if wide else 1) as number, shown(progress, plan) as callback:
+            self._fitted = fit_model(
+                prepared, self.config, checkpoint=folder, workers=1 if wide else number, progress=callback
+            )
         return self
 
     def reconstruct(
@@ -267,7 +270,7 @@ class GEARS:
             else fitted.inputs.warnings(some, config, missing=missing, raw=fitted.raw, notes=notes)
         )
         _log_warnings(found)
-        with threads(config.threads) as workers, threads(1), shown(progress) as callback:
+        with threads(config.threads, each=1) as workers, shown(progress) as callback:
             placed = place(fitted, counts, config, missing=missing, workers=workers, progress=callback)
             placed = placed.as_given(order, fitted)
             placed.diagnostics["threads"] = fitted.threads

@@ -108,17 +108,19 @@ def test_held_out_spots_are_never_trained_on(tissue, tiny):
 
 
 def test_the_refiner_is_fitted_on_spots_its_fold_model_has_not_seen(tissue, tiny):
-    steps = {"fold-0": [], "fold-1": [], "refiner": []}
+    steps = {"geometry fold": [], "geometry refiner": []}
 
     def progress(stage, done, total, _):
-        phase = stage.removeprefix("geometry ")
-        if phase in steps and done < total:  # after the last step, missed spots have been drawn and scored
-            steps[phase].append(set(tissue.drawn[-1].flatten().tolist()))
+        steps[stage].append(set(tissue.drawn[-1].flatten().tolist()))
 
     train(tissue, tiny(steps=20, refiner_steps=7, crossfit=2, eval_every=100), progress=progress)
-    assert len(steps["refiner"]) == 6 and len(steps["fold-0"]) == 19
-    for number, drawn in enumerate(steps["refiner"]):
-        assert not drawn & set.union(*steps[f"fold-{number % 2}"])
+    drawn = steps["geometry fold"]
+    assert len(drawn) == 40 and len(steps["geometry refiner"]) == 7
+    folds = [
+        set.union(*part[:19]) for part in (drawn[:20], drawn[20:])
+    ]  # after the last step, missed spots are scored
+    for number, spots in enumerate(steps["geometry refiner"]):
+        assert not spots & folds[number % 2]
 
 
 def test_a_loss_that_is_not_finite_stops_training_and_is_named(tissue, tiny, tmp_path):
@@ -233,7 +235,7 @@ def test_without_several_slides_nothing_is_rehearsed(tissue, tiny):
 def test_each_slide_asks_for_its_sets_up_to_a_batch(tissue, tiny, slides, sets):
     config = tiny(refiner="none", batch_size=5, slide_batch=3)
     fabric = SimpleNamespace(global_rank=0, world_size=1, to_device=lambda batch: batch)
-    loop = _Phases(tissue.draw, tissue.slides[:slides], config, 0, fabric, None, "", lambda *_: None)
+    loop = _Phases(tissue.draw, tissue.slides[:slides], config, 0, fabric, None, "", 1, lambda *_: None)
     sampler = loop.sampler(np.ones(sum(map(len, tissue.slides[:slides])), dtype=bool))
     assert len(loop.batch(_Minisets([sampler]), 0, torch_rng(3), torch_rng(3)).coords) == sets
 
@@ -244,7 +246,7 @@ def test_the_shares_of_two_processes_make_up_the_sets_of_one(tissue, tiny, pairs
 
     def share(rank: int, size: int):
         fabric = SimpleNamespace(global_rank=rank, world_size=size, to_device=lambda batch: batch)
-        loop = _Phases(tissue.draw, tissue.slides, config, 0, fabric, None, "", lambda *_: None)
+        loop = _Phases(tissue.draw, tissue.slides, config, 0, fabric, None, "", 1, lambda *_: None)
         sampler = loop.sampler(np.ones(sum(map(len, tissue.slides)), dtype=bool))
         return loop.batch(_Minisets([sampler]), 0, torch_rng(3), torch_rng(3, rank)).coords
 

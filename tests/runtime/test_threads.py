@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from threading import Barrier, Event
 
 import pytest
 import torch
 
-from spatialgears.runtime.threads import MOST_THREADS, cpu_quota, threads, usable_threads
+from spatialgears.runtime.threads import MOST_THREADS, cpu_quota, side_by_side, threads, usable_threads
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
@@ -56,3 +57,53 @@ def test_threads_are_set_and_put_back(monkeypatch):
     with threads() as count:
         assert count == torch.get_num_threads() == 2
     assert torch.get_num_threads() == before
+
+
+def test_one_operation_may_have_fewer_threads_than_there_are():
+    with threads(3, each=1) as count:
+        assert (count, torch.get_num_threads()) == (3, 1)
+
+
+def test_work_side_by_side_tells_its_progress_as_one_stage():
+    both, told = Barrier(2), []
+
+    def work(i, progress):
+        both.wait(10)  # neither goes on before the other has begun
+        for step in range(1, 3):
+            progress(f"part {i}", step, 2, {})
+        return 10 * i
+
+    found = side_by_side(work, 2, workers=2, stage="parts", progress=lambda *call: told.append(call[:3]))
+    assert found == [0, 10]
+    assert told == [("parts", done, 4) for done in range(1, 5)]
+
+
+def test_if_one_fails_the_others_end_at_their_next_step():
+    failed, steps = Event(), []
+
+    def work(i, progress):
+        if i:
+            failed.set()
+            raise ValueError("not finite")
+        failed.wait(10)
+        while True:
+            steps.append(len(steps))
+            progress("part 0", len(steps), 10**6, {})
+
+    with pytest.raises(ValueError, match="not finite"):
+        side_by_side(work, 2, workers=2, stage="parts")
+    assert 0 < len(steps) < 10**6
+
+
+def test_an_interruption_ends_the_work_at_its_next_step():
+    def interrupted(stage, done, total, values):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    def work(i, progress):
+        while True:
+            progress(f"part {i}", 1, 2, {})
+            progress(f"part {i}", 3, 2, {})
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(work, 1, workers=1, stage="parts", progress=interrupted)

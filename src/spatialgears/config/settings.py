@@ -233,6 +233,11 @@ class GeometryConfig(Stage):
         return min(self.batch_size, self.slide_batch * n_slides)
 
     @property
+    def wide(self) -> bool:
+        """Whether one operation gains from several threads; at smaller widths models are trained side by side."""
+        return self.width >= 256
+
+    @property
     def uses_nearest(self) -> bool:
         """Whether cells move towards similar spots: only held-out spots can choose the search radius."""
         return self.nearest and self.crossfit > 0

@@ -109,10 +109,12 @@ class Objective(nn.Module):
             self.model.generate.eval()
         return self
 
-    def forward(self, batch: Batch, noise: Noise | None = None) -> dict[str, Tensor]:
-        """Weighted losses by name; their sum is the loss."""
+    def forward(
+        self, batch: Batch, noise: Noise | None = None, hide: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Weighted losses by name; their sum is the loss. Dropout is drawn from ``hide``, or torch's global generator."""
         model, config, mask = self.model, self.model.config, batch.mask
-        h = model.context(batch.x, mask)
+        h = model.context(batch.x, mask, hide=hide)
         base = model.generate(h, mask)
         with torch.autocast(base.device.type, enabled=False):
             if batch.base is not None:

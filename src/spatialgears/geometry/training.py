@@ -19,6 +19,7 @@ from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.objective import Batch, Noise, Objective, Part, draw_noise
 from spatialgears.runtime.progress import Progress, silent
 from spatialgears.runtime.seeds import child_seed, owned_rng, torch_rng
+from spatialgears.runtime.threads import side_by_side
 from spatialgears.runtime.training import History, Phase, make_fabric, train
 from spatialgears.supervision.folds import Folds
 from spatialgears.supervision.minisets import MinisetSampler
@@ -83,6 +84,7 @@ def train_geometry(
     fabric: Fabric | None = None,
     checkpoint: Path | None = None,
     data: str = "",
+    workers: int = 1,
     progress: Progress = silent,
 ) -> GeometryFit:
     """Train context encoder, generator and refiner on minisets of spots.
@@ -116,13 +118,16 @@ def train_geometry(
         Folder for one resumable file per phase, written every ``eval_every`` steps; none are written when omitted.
     data
         Identifies the data: a checkpoint of different data is refused.
+    workers
+        Models that may be trained side by side, in a thread each. It does not change the result.
     progress
-        Called after every step as ``progress("geometry <phase>", done, total, losses)``.
+        Called after every step as ``progress("geometry <phase>", done, total, losses)``; models that each leave out some
+        spots are one phase, ``fold`` or ``slide``.
     """
     geometry = config.geometry
     slides = [np.asarray(slide, dtype=np.float64) for slide in slides]
     phases = _Phases(
-        draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, progress, noise
+        draw, slides, config, seed, fabric or make_fabric(config), checkpoint, data, workers, progress, noise
     )
     two_phases = geometry.refiner != "none" and geometry.refiner_steps > 0
     part: Part = "joint" if geometry.refiner != "none" and not two_phases else "generator"
@@ -137,11 +142,11 @@ def train_geometry(
         if folds.crossfit:
             crossfitted = phases.crossfit(model, n_features, folds)
         else:
-            phases.run(part, part, model, geometry.steps, _Minisets([phases.sampler()]))
+            phases.history |= phases.run(part, part, model, geometry.steps, _Minisets([phases.sampler()]))
         if two_phases:
             judges = slide_folds or crossfitted
             minisets = _Minisets(unseen, judges.models if judges else None)
-            phases.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
+            phases.history |= phases.run("refiner", "refiner", model, geometry.refiner_steps, minisets)
     for one in (model, *(m for some in (crossfitted, slide_folds) if some for m in some.models)):
         one.cpu()  # everything after training runs there
     members = crossfitted.models if crossfitted else [model]
@@ -167,6 +172,7 @@ class _Phases:
     fabric: Fabric
     checkpoint: Path | None
     data: str
+    workers: int
     progress: Progress
     noise: Tensor | None = None
 
@@ -239,10 +245,18 @@ class _Phases:
         self, name: str, models: list[GeometryModel], fold: np.ndarray, steps: int
     ) -> TrainedFolds:
         """Train each model without its fold, and evaluate it there."""
-        for i, model in enumerate(models):
+
+        def one(i: int, progress: Progress) -> History:
             score = HeldOutScore(self.draw, self.slides, fold == i, seed=self.seed)
             seen = _Minisets([self.sampler(fold != i)])
-            self.run(f"{name}-{i}", "generator", model, steps, seen, score)
+            return self.run(f"{name}-{i}", "generator", models[i], steps, seen, score, progress)
+
+        alone = self.config.compile or self.fabric.world_size > 1 or self.fabric.device.type != "cpu"
+        workers = 1 if alone else self.workers
+        for history in side_by_side(
+            one, len(models), workers=workers, stage=f"geometry {name}", progress=self.progress
+        ):
+            self.history |= history
         return TrainedFolds(models, fold)
 
     def batch(
@@ -278,7 +292,8 @@ class _Phases:
         steps: int,
         minisets: _Minisets,
         score: HeldOutScore | None = None,
-    ) -> None:
+        progress: Progress | None = None,
+    ) -> History:
         """Train ``part`` of the model and leave it in evaluation mode, with its averaged or best weights."""
         g, fabric = self.config.geometry, self.fabric
         objective = Objective(model, part)
@@ -292,14 +307,17 @@ class _Phases:
         if self.config.compile:
             objective.compile(dynamic=True)
 
-        def inputs(step: int) -> tuple[Batch, Noise | None]:
+        def inputs(step: int) -> tuple[Batch, Noise | None, torch.Generator | None]:
             own = generator = torch_rng(
                 self.seed, "minisets", name, step, 0
             )  # all processes draw the same sets
             if fabric.global_rank:
                 own = torch_rng(self.seed, "minisets", name, step, fabric.global_rank)
             batch = self.batch(minisets, step, generator, own)
-            return batch, None if part == "generator" else self._noise(batch, step / steps, own)
+            if part != "generator":
+                return batch, self._noise(batch, step / steps, own), None
+            hide = torch_rng(self.seed, "dropout", name, step, fabric.global_rank)
+            return batch, None, None if self.config.compile else hide
 
         phase = Phase(
             name=name,
@@ -317,10 +335,12 @@ class _Phases:
             ema=g.ema,
             identity=self._identity(name),
         )
-        history = train(phase, fabric, self.config, checkpoint=self.checkpoint, progress=self.progress)
+        history = train(
+            phase, fabric, self.config, checkpoint=self.checkpoint, progress=progress or self.progress
+        )
         model.sigma_data.copy_(fabric.broadcast(model.sigma_data))  # each process has measured its own
         model.requires_grad_(True).eval()
-        self.history |= {f"{name}/{key}": values for key, values in history.items()}
+        return {f"{name}/{key}": values for key, values in history.items()}
 
     def _noise(self, batch: Batch, progress: float, generator: torch.Generator) -> Noise:
         shape, pairs = (*batch.x.shape[:2], DIM), batch.shared is not None

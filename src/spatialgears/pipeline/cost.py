@@ -101,6 +101,7 @@ def predict_cost(
     c, a, g = Coefficients(), config.assembly, config.geometry
     wholes, cores = wholes or n_slides, config.threads or usable_threads().number
     speed = c.macs_per_second * cores**c.core_gain
+    alone = speed if g.wide else c.macs_per_second  # of one model in training
     width_in = _width(n_genes, config, shared_genes)
     generator, denoiser = _macs(width_in, config)
     elements = g.sets(n_slides) * _set_size(n_spots, config) * (1 + g.pairs)
@@ -117,7 +118,10 @@ def predict_cost(
     stages: dict[str, float] = {}
     if n_spots:
         seen = (n_genes, width_in)
-        stages = _training(n_spots, n_cells, seen, config, speed=speed, n_slides=n_slides, wholes=wholes)
+        workers = 1 if g.wide else cores
+        stages = _training(
+            n_spots, n_cells, seen, config, speed=alone, workers=workers, n_slides=n_slides, wholes=wholes
+        )
         seconds += sum(stages.values())
     if n_cells:
         checked = min(n_cells, cell_check.MOST_CELLS)
@@ -178,10 +182,14 @@ def _training(
     config: Config,
     *,
     speed: float,
+    workers: int,
     n_slides: int,
     wholes: int,
 ) -> dict[str, float]:
-    """Seconds of every training, by the name under which it tells its progress, in the order in which they come."""
+    """Seconds of every training, by the name under which it tells its progress, in the order in which they come.
+
+    So many ``workers`` train models side by side.
+    """
     c, e, g = Coefficients(), config.expression, config.geometry
     n_genes, width_in = seen
     generator, denoiser = _macs(width_in, config)
@@ -208,13 +216,13 @@ def _training(
         batches = min(e.epochs * per_epoch, e.max_steps)
         stages["encoder"] = batches * (c.step_seconds + 12 * e.batch_size * encoder / speed)
         stages["encoder"] += c.profile_seconds * profiles * n_genes
-    stages |= {
-        f"geometry slide-{i}": g.slide_steps * (c.step_seconds + share * work) for i in range(left_out)
-    }
-    alone = "joint" if joint else "generator"
-    stages |= {
-        f"geometry fold-{i}" if g.crossfit else f"geometry {alone}": steps * step for i in range(folds)
-    }
+    if left_out:
+        rounds = math.ceil(left_out / workers)
+        stages["geometry slide"] = rounds * g.slide_steps * (c.step_seconds + share * work)
+    if g.crossfit:
+        stages["geometry fold"] = math.ceil(folds / workers) * steps * step
+    else:
+        stages[f"geometry {'joint' if joint else 'generator'}"] = steps * step
     if denoiser and g.refiner_steps:
         each = c.refine_factor * 3 * elements * (generator + denoiser + pairs) / speed
         each *= 0.3 if g.crossfit else 1  # sets of unseen spots are small

@@ -46,12 +46,13 @@ FOOTPRINT = 5000  # spots per slide whose coordinates are kept
 
 @dataclass(frozen=True)
 class _Run:
-    """How to train: the configuration, the engine, and where checkpoints and progress go."""
+    """How to train: the configuration, the engine, threads, and where checkpoints and progress go."""
 
     config: Config
     fabric: Fabric
     checkpoint: Path | None
     data: str
+    workers: int
     progress: Progress
 
     @property
@@ -60,15 +61,21 @@ class _Run:
 
 
 def fit_model(
-    prepared: Prepared, config: Config, *, checkpoint: Path | None = None, progress: Progress = silent
+    prepared: Prepared,
+    config: Config,
+    *,
+    checkpoint: Path | None = None,
+    workers: int = 1,
+    progress: Progress = silent,
 ) -> Fitted:
     """Train stages A to C, evaluate on the spots that were held out, then on the cells by genes that are kept out.
 
-    Resumable checkpoints are written to the folder ``checkpoint`` if one is given.
+    Resumable checkpoints are written to the folder ``checkpoint`` if one is given. Models are trained side by side by
+    ``workers`` threads.
     """
     require_sets(config, len(prepared.slides))
     data = "" if checkpoint is None else prepared.inputs.digest()
-    run = _Run(prepared.likeness.training(config), make_fabric(config), checkpoint, data, progress)
+    run = _Run(prepared.likeness.training(config), make_fabric(config), checkpoint, data, workers, progress)
     encoder = _fit_encoder(prepared, run)
     views = _spot_views(prepared, config)
     signal = shared_by_neighbours(
@@ -183,6 +190,7 @@ def _fit_geometry(prepared: Prepared, spots: SpotFeatures, run: _Run) -> Geometr
         fabric=run.fabric,
         checkpoint=run.checkpoint,
         data=run.data,
+        workers=run.workers,
         progress=run.progress,
     )
 

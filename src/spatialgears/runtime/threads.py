@@ -1,15 +1,21 @@
-"""How many threads a run uses, and why."""
+"""How many threads a run uses, and why; and work that is done side by side in them."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from threading import Event, Lock
+from typing import NamedTuple, TypeVar
+
+from spatialgears.runtime.progress import Progress, silent
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MOST_THREADS = 8  # more do not make these small networks faster
 #: Variables by which users and schedulers say how many threads a process may have; the first that is set decides.
@@ -66,22 +72,61 @@ def cpu_quota(cgroup: Path = CGROUP) -> int | None:
 
 
 @contextmanager
-def threads(count: int = 0) -> Iterator[int]:
-    """Use ``count`` torch threads inside the block; 0 leaves the choice to :func:`usable_threads`."""
+def threads(count: int = 0, *, each: int = 0) -> Iterator[int]:
+    """How many threads to use inside the block: ``count``, or for 0 what :func:`usable_threads` chooses.
+
+    One operation of torch takes all of them, or ``each``: small networks gain nothing from more than one.
+    """
     import torch
 
     before = torch.get_num_threads()
     chosen = Threads(count, "as configured") if count else usable_threads()
-    count = chosen.number
     logger.info("threads: %d (%s)", *chosen)
     flushed = float(torch.tensor(1e-310, dtype=torch.float64) * 1) == 0.0
-    torch.set_num_threads(count)
+    torch.set_num_threads(each or chosen.number)
     torch.set_flush_denormal(True)
     try:
-        yield count
+        yield chosen.number
     finally:
         torch.set_num_threads(before)
         torch.set_flush_denormal(flushed)
+
+
+def side_by_side(
+    work: Callable[[int, Progress], T], count: int, *, workers: int, stage: str, progress: Progress = silent
+) -> list[T]:
+    """``work(i, progress)`` for i = 0 to ``count`` - 1 by so many threads, which tell their progress as one stage.
+
+    If one fails, or the caller is interrupted, the others end at their next step.
+    """
+    import torch
+
+    lock, ended, behind = Lock(), Event(), dict.fromkeys(range(count), 0)
+
+    def of(i: int) -> Progress:
+        def tell(_: str, done: int, total: int, values: Mapping[str, float]) -> None:
+            with lock:
+                if ended.is_set():
+                    raise CancelledError
+                behind[i] = done
+                progress(stage, sum(behind.values()), count * total, values)
+
+        return tell
+
+    if workers == 1:
+        return [work(i, of(i)) for i in range(count)]
+    with ThreadPoolExecutor(workers, initializer=torch.set_flush_denormal, initargs=(True,)) as pool:
+        jobs = [pool.submit(work, i, of(i)) for i in range(count)]
+        try:
+            wait(jobs, return_when=FIRST_EXCEPTION)
+            for job in jobs:
+                if job.done():
+                    job.result()  # raises what it raised
+            return [job.result() for job in jobs]
+        except BaseException:
+            ended.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _whole(text: str) -> int | None:
