@@ -199,7 +199,7 @@ def test_a_table_named_by_an_option_counts_by_its_contents(inputs, config, tmp_p
     given = RunInputs(inputs.st, inputs.sc, inputs.read, options={"coordinates": [str(table)]})
     out = tmp_path / "out"
     with pytest.raises(Stop):
-        run(given, out, config, progress=stop_at("geometry fold-0", 1))
+        run(given, out, config, progress=stop_at("geometry fold", 1))
     table.write_text("b")
     with pytest.raises(InputError, match="was read with"):
         run(given, out, config)
@@ -219,7 +219,7 @@ def stop_at(wanted: str, number: int):
 
 @pytest.mark.parametrize(
     ("stage", "step"),
-    [("geometry slide-0", 3), ("geometry refiner", 2), ("samples", 1)],
+    [("geometry slide", 3), ("geometry refiner", 2), ("samples", 1)],
 )
 def test_a_run_that_was_stopped_ends_as_if_it_had_not(done, inputs, config, tmp_path, stage, step):
     lines: list[str] = []
@@ -231,7 +231,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not(done, inputs, config, tmp_
     again = run(inputs, tmp_path, config, progress=lambda *one: told.append(one[:2]), tell=lines.append)
     fitted = ": the model is fitted already." if stage == "samples" else "."
     assert lines[1] == f"Going on in {tmp_path}{fitted}"
-    assert ("geometry slide-0", 1) not in told  # it went on, not from the start
+    assert ("geometry slide", 1) not in told  # it went on, not from the start
     one, two = ad.read_h5ad(done.cells), ad.read_h5ad(again.cells)
     np.testing.assert_array_equal(one.obsm["X_gears"], two.obsm["X_gears"])
     np.testing.assert_array_equal(one.obs["gears_uncertainty"], two.obs["gears_uncertainty"])
@@ -244,7 +244,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not(done, inputs, config, tmp_
 def test_a_warning_is_shown_once_before_training(inputs, config, tmp_path, caplog):
     told = []
     with pytest.raises(Stop):
-        run(inputs, tmp_path, config, progress=stop_at("geometry slide-0", 1), tell=told.append)
+        run(inputs, tmp_path, config, progress=stop_at("geometry slide", 1), tell=told.append)
     shown = next(text for text in told if text.startswith("Warnings"))
     assert "genes are shared" in shown
     assert not [
@@ -317,7 +317,7 @@ def test_bad_inputs_are_refused_before_the_folder_is_claimed(inputs, config, sma
     assert not (tmp_path / "out" / "run.json").exists()
     assert "expected coordinates" in (tmp_path / "out" / "run.log").read_text()
     with pytest.raises(Stop):  # the same folder can be used once the input is right
-        run(inputs, tmp_path / "out", config, progress=stop_at("geometry fold-0", 1))
+        run(inputs, tmp_path / "out", config, progress=stop_at("geometry fold", 1))
 
 
 def test_a_fingerprint_knows_names_and_contents(tmp_path):

@@ -71,7 +71,7 @@ def test_run_in_a_process_of_its_own(inputs, small_json, tmp_path):
         "Held-out spots of slide st_1:" in ended.stdout
         and str(tmp_path / "out" / "report.html") in ended.stdout
     )
-    assert "INFO" not in ended.stderr and "geometry fold-0: 6/6" in ended.stderr
+    assert "INFO" not in ended.stderr and "geometry fold: 12/12" in ended.stderr
     assert "Traceback" not in ended.stderr
     plan, odd, fitted = (ended.stderr.index(one) for one in ("This takes about", "  - Only 60", "geometry"))
     assert plan < odd < fitted and "  - Only 60" in ended.stdout

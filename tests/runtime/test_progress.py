@@ -9,14 +9,14 @@ import pytest
 
 from spatialgears.runtime.progress import Plan, ProgressView, shown, silent
 
-STAGES = {"encoder": 10.0, "geometry fold-0": 60.0, "geometry refiner": 30.0}
+STAGES = {"encoder": 10.0, "geometry fold": 60.0, "geometry refiner": 30.0}
 
 
 def test_stages_count_by_their_expected_time():
     plan = Plan(STAGES)
     plan.reach("encoder", 0.5)
     assert plan.share == pytest.approx(0.05)
-    plan.reach("geometry fold-0", 0.1)
+    plan.reach("geometry fold", 0.1)
     assert plan.share == pytest.approx(0.16)  # the encoder has ended, perhaps early
     plan.reach("writing", 1.0)
     assert plan.share == pytest.approx(0.16)
@@ -28,7 +28,7 @@ def test_the_time_left_is_foreseen_at_first_and_then_known_by_the_pace():
     plan = Plan(STAGES)
     plan.reach("encoder", 0.1)
     assert plan.left(7.0, 0.0) == pytest.approx(99)
-    plan.reach("geometry fold-0", 0.25)  # a quarter of all
+    plan.reach("geometry fold", 0.25)  # a quarter of all
     assert plan.left(50.0, 0.0) == pytest.approx(150)
     assert plan.left(5.0, 0.2) == pytest.approx(75)  # a run that was resumed
 
@@ -39,11 +39,11 @@ def test_lines_say_how_much_of_all_is_done(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     with ProgressView(every=10) as view, shown(view, STAGES) as progress:
         progress("encoder", 4, 4, {})
-        progress("geometry fold-0", 50, 100, {"loss": 0.5})
-        progress("geometry fold-0", 100, 100, {"loss": 0.25})
+        progress("geometry fold", 50, 100, {"loss": 0.5})
+        progress("geometry fold", 100, 100, {"loss": 0.25})
     assert err.getvalue().splitlines() == [
         "10% of all, 2 min left; encoder: 4/4, 0 s",
-        "70% of all, 20 s left; geometry fold-0: 100/100, 20 s, loss 0.25",
+        "70% of all, 20 s left; geometry fold: 100/100, 20 s, loss 0.25",
     ]
 
 

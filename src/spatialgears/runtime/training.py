@@ -145,6 +145,8 @@ def train(
     state = State(phase, average)
     start, window = state.load(checkpoint), max(1, phase.steps // HISTORY_POINTS)
     wrapped.train()
+    if start:
+        progress(phase.title, start, phase.steps, {})
     for step in range(start, phase.steps):
         if phase.ended is not None and phase.ended(step, state.history):
             break
