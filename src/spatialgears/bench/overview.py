@@ -68,33 +68,31 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 def overview(rows: Sequence[Row]) -> Figure:
     """Spearman (and its spread over seeds) of every method on every task, best method first; bold: the best of a task.
 
-    Methods are ordered by the share of other methods that they beat, averaged over tasks. Those that see true positions
+    Methods are ordered by their score as a share of the task's best, averaged over tasks. Those that see true positions
     are never the best.
     """
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     kinds = {row["method"]: row["kind"] for row in rows}
     ceilings = {row["method"] for row in rows if row["sees_truth"]}
     found = {task: summary([row for row in rows if row["task"] == task], "spearman") for task in tasks}
-    beaten = {
-        name: [
-            float(np.mean([values[name][0] > other for other, _ in values.values()]))
-            for values in found.values()
-            if name in values
-        ]
-        for name in kinds
+    best = {
+        task: max((mean for name, (mean, _) in found[task].items() if name not in ceilings), default=np.nan)
+        for task in tasks
     }
-    names = sorted(kinds, key=lambda name: -np.mean(beaten[name] or [-1.0]))
+    shares = {
+        name: [found[task][name][0] / best[task] for task in tasks if name in found[task]] for name in kinds
+    }
+    names = sorted(kinds, key=lambda name: -np.mean(shares[name] or [-1.0]))
     scores = np.array([[found[task].get(name, (np.nan, 0.0))[0] for task in tasks] for name in names])
     figure = Figure(figsize=(2.4 + 0.72 * len(tasks), 1.9 + 0.36 * len(names)), layout="constrained")
     ax = figure.subplots()
     ax.imshow(np.ma.masked_invalid(scores), aspect="auto", cmap="YlGnBu", vmin=0, vmax=1.25)
     for j, task in enumerate(tasks):
-        fair = [values[0] for name, values in found[task].items() if name not in ceilings]
         for i, name in enumerate(names):
             if name in found[task]:
                 mean, spread = found[task][name]
                 text = f"{round(mean, 2) + 0.0:.2f}" + (f"\n± {spread:.2f}" if spread else "")
-                weight = "bold" if name not in ceilings and mean == max(fair) else "normal"
+                weight = "bold" if name not in ceilings and mean == best[task] else "normal"
                 ax.text(j, i, text, ha="center", va="center", fontsize=7, weight=weight)
             elif failed := [row for row in rows if row["task"] == task and row["method"] == name]:
                 text = NO_SCORE.get(failed[0]["status"], "failed")
