@@ -127,7 +127,7 @@ def demo(
     config: options.ConfigFile = None,
     assignments: options.Set = None,
 ) -> None:
-    """Simulate a tissue, place its cells, score them against the truth and write a report, in about two minutes."""
+    """Simulate a tissue, place its cells, score them against the truth and write a report, in about a minute."""
     settings = options.load_config(preset if preset or config else "quick", config, assignments)
     out = out.expanduser()
     if settings.processes > 1:
