@@ -105,6 +105,22 @@ def test_permuted_spots_get_no_answer(files, slides, capsys):
         assert "do not belong on this slide" in capsys.readouterr().err
 
 
+def test_regions_named_like_our_own_columns_replace_nothing(asked, small_tissue, slides, small_model):
+    """A slide may have a column "domain", and so do placed cells."""
+    placed, _ = asked
+    named = [slide.copy() for slide in slides]
+    for slide in named:
+        slide.obs["domain"] = slide.obs["side"]
+    questions = Questions("domain")
+    found, answers = answered(placed, small_tissue.cells, named, questions=questions, titles=["a", "b"])
+    assert set(found.obs["gears_slide_domain"]) <= {"left", "right", "none"}
+    np.testing.assert_array_equal(found.obs["gears_domain"], placed.obs["gears_domain"])
+    content = report_content(
+        small_model, found, small_tissue.cells, slides=named, names=["a", "b", "c"], answers=answers
+    )
+    assert "region: domain" in content.obs and content.domains is not None
+
+
 def test_a_run_says_what_it_cannot_answer(small_result, small_tissue, small_model, slides):
     permuted = [slide.copy() for slide in slides]
     for slide in permuted:

@@ -577,7 +577,7 @@ def plain_table(kind, folder, base):
     if kind == "words":
         frame = frame.astype(str).replace("0", "none")
     if kind in ("negative", "huge"):
-        frame = -frame if kind == "negative" else frame * 10**300
+        frame = -frame if kind == "negative" else frame * 1e300
     frame.to_csv(path)
     text = path.read_bytes()
     path.write_bytes(

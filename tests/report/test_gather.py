@@ -14,6 +14,7 @@ import pytest
 
 import spatialgears as sg
 from spatialgears.analysis import annotate, subject
+from spatialgears.pipeline import radii
 from spatialgears.plotting import palette
 from spatialgears.report import findings, gather, report_content, write_page, write_report
 from spatialgears.report.encode import payload
@@ -127,6 +128,16 @@ def test_with_one_donor_the_first_lines_say_so(small_model, content, monkeypatch
     assert "Radii are calibrated on donors that were left out" in content().verdict
     monkeypatch.setattr(small_model, "_fitted", replace(small_model.fitted_, donors=Donors(("a", "a"), True)))
     assert "the check on cells: the slides are of one donor" in content(command="gears").verdict
+
+
+def test_what_warnings_say_of_radii_and_files_is_said_once_and_in_one_way(
+    small_model, small_result, small_tissue
+):
+    held = radii.words(small_model.fitted_, small_result.diagnostics)
+    placed = replace(small_result, warnings=[held, "data/both.h5ad: odd.", "both: odd."])
+    names = ["data/both.h5ad", "b.h5ad", "c.h5ad"]
+    found = report_content(small_model, placed, small_tissue.cells, slides=small_tissue.slides, names=names)
+    assert held not in found.verdict and found.warnings[:2] == [held, "both: odd."]
 
 
 def test_slides_of_one_name_are_told_apart():

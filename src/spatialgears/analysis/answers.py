@@ -127,7 +127,7 @@ def answered(
         where = there if len(there) == len(named) else None
         with attempt("regions"):
             transfer(at, [slides[i] for i in named], column, basis=where, **options)
-            key = f"gears_{column}"
+            key = lookup.slot(column)
             added = {
                 name: at.obs[name].array
                 for name in at.obs

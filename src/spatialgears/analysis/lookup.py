@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: Column of ``obs`` in which a reconstruction marks the cells that no slide supports.
 OUTSIDE = "gears_outside"
+#: What placing itself writes about a cell, as ``gears_...`` in ``obs``.
+OWN = ("domain", "domain_noise", "outside", "radius50", "uncertainty")
 #: Median distance from the centre of a round Gaussian in the plane, in its standard deviations.
 MEDIAN_RADIUS = float(np.sqrt(2 * np.log(2)))
 
@@ -35,6 +37,11 @@ _ADVICE = {
     "X_gears": "Write the places first: model.reconstruct(cells).to_adata(cells).",
     "X_gears_slide": "Lay the cells on the slide first: sg.tl.register(cells, slide).",
 }
+
+
+def slot(column: str) -> str:
+    """Where cells hold what a column of a slide says of them, apart from what placing itself writes."""
+    return f"gears_slide_{column}" if column in OWN else f"gears_{column}"
 
 
 def places(adata: AnnData, key: str, name: str = "adata") -> NDArray[np.float64]:

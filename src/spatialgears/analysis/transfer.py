@@ -62,7 +62,7 @@ def transfer(
     basis
         Key of ``cells.obsm`` with places on the slide, one for each slide; None: the cells are registered.
     key_added
-        Name of the slots; default ``"gears_" + key``.
+        Name of the slots; default ``"gears_" + key``, and ``"gears_slide_" + key`` where that is taken, as "gears_domain" is.
     copy
         Write into a copy and return it.
 
@@ -109,7 +109,7 @@ def transfer(
         )
     if not 0 <= least <= 1:
         raise InputError(f"least must be a probability, found {least}.")
-    key_added = key_added or f"gears_{key}"
+    key_added = key_added or lookup.slot(key)
     known = [lookup.column(one, key, "slide").notna().to_numpy() for one in slides]
     if not all(mine.sum() >= 3 for mine in known):
         raise InputError(f"slide.obs[{key!r}] has fewer than 3 values.", "Name another column.")

@@ -45,12 +45,15 @@ def transfer(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Give cells the regions or layers of a slide, with probabilities; numbers with their spread."""
+    from spatialgears.analysis import lookup
     from spatialgears.analysis import transfer as transfer_labels
 
     placed, slide, basis = _read(cells, st, out, layer, coordinates, spatial_key, overwrite=overwrite)
     before = set(placed.obs)
     transfer_labels(placed, slide, key, least=least, basis=basis, spatial_key=spatial_key)
-    added = placed.obs[[name for name in placed.obs if name not in before or name.startswith(f"gears_{key}")]]
+    added = placed.obs[
+        [name for name in placed.obs if name not in before or name.startswith(lookup.slot(key))]
+    ]
     _write(out, placed, lambda: added.rename_axis("cell"))
     found = added.iloc[:, 0]
     if hasattr(found, "cat"):

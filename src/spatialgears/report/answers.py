@@ -42,7 +42,7 @@ def sections(
     slide, title = slides[answers.slide], titles[answers.slide]
     made = []
     column = answers.questions.regions
-    if column is not None and column in slide.obs and f"gears_{column}" in placed.obs:
+    if column is not None and column in slide.obs and lookup.slot(column) in placed.obs:
         made.append(_regions(placed, slide, column, title=title, spatial_key=spatial_key))
     if answers.imputed is not None:
         made.append(_genes(answers.imputed, slide, title=title))
@@ -62,7 +62,7 @@ def _regions(placed: Reconstruction, slide: AnnData, column: str, *, title: str,
     """Regions measured on the slide, beside those of the cells."""
     from anndata import AnnData
 
-    found = pd.Series(placed.obs[f"gears_{column}"])
+    found = pd.Series(placed.obs[lookup.slot(column)])
     coords = placed.on_slides()["X_gears_slide"].pose(placed.coords)
     cells = AnnData(
         obs=pd.DataFrame({column: found.to_numpy()}, placed.obs_names), obsm={spatial_key: coords}
@@ -76,7 +76,7 @@ def _regions(placed: Reconstruction, slide: AnnData, column: str, *, title: str,
             one.obs[column] = pd.Categorical(
                 one.obs[column].astype(object).map(str, na_action="ignore"), kinds
             )
-        probability = np.asarray(placed.obs[f"gears_{column}_probability"], dtype=float)
+        probability = np.asarray(placed.obs[f"{lookup.slot(column)}_probability"], dtype=float)
         known = cells.obs[column].notna().to_numpy()
         words[0] += (
             f" {known.mean():.0%} of the cells have a region; for the others (grey) no region has a probability of one half. "

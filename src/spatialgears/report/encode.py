@@ -19,7 +19,7 @@ from spatialgears.plotting import palette
 from spatialgears.plotting.tissue import Tissue
 from spatialgears.plotting.training import Curve, axis_name, phases
 from spatialgears.report.content import ReportContent, ReportSlide
-from spatialgears.report.expression import pack, quantise
+from spatialgears.report.expression import BUDGET, pack, quantise
 
 DOMAIN = "domain"
 UNCERTAINTY = "uncertainty, 90% radius"
@@ -105,7 +105,9 @@ def _image(tissue: Tissue | None) -> dict[str, Any] | None:
 
 def _genes(content: ReportContent, order: np.ndarray) -> dict[str, Any]:
     """All genes that can be searched for, and what to say where that is not all of them."""
-    packed = pack(content.genes, order, [slide.genes for slide in content.slides])
+    pictures = sum(len(one.png) * 4 // 3 for one in (*content.checks, *content.sections))  # in base64
+    room = max(BUDGET - pictures, BUDGET // 2)
+    packed = pack(content.genes, order, [slide.genes for slide in content.slides], budget=room)
     total, note = content.n_genes or len(content.genes), ""
     if len(packed.names) < total:
         note = (

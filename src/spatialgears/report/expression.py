@@ -20,7 +20,7 @@ from spatialgears.plotting import palette
 
 MISSING = 255  # the code of a missing value
 BITS = (8, 5, 4)  # tried in this order: 255, 31 and 15 steps between the lowest and the highest value
-BUDGET = 14_000_000  # characters that all genes may take in the file
+BUDGET = 12_000_000  # characters that genes and pictures may take: with plotly, a file of 15 MB
 TRIED = 40  # genes whose packed size is measured to choose the bits
 
 

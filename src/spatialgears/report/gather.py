@@ -98,8 +98,9 @@ def report_content(
     if answers is not None:
         asked = given.sections(answers, placed, cells, slides, titles=titles, spatial_key=spatial_key)
         sections = [*sections[:1], *asked, *sections[1:]]
-        region = f"gears_{answers.questions.regions}"
-        obs |= {f"region: {answers.questions.regions}": placed.obs[region]} if region in placed.obs else {}
+        region = answers.questions.regions
+        if region is not None and lookup.slot(region) in placed.obs:
+            obs[f"region: {region}"] = placed.obs[lookup.slot(region)]
     poses = {one.slide: one.pose for one in placed.laid}
     searched = list(
         dict.fromkeys([*genes, *(gene for gene in model.panel_.genes if gene in cells.var_names)])
@@ -108,7 +109,8 @@ def report_content(
     some = [np.sort(drawn(len(one), MOST_SPOTS)) for one in spots]
     kept = searched[: max(1, MOST_VALUES // max(len(rows) + sum(map(len, some)), 1))]
     level, words = verdict(placed.cell_check, checks, placed.outside, warnings=placed.warnings)
-    if held := radii.words(model.fitted_, placed.diagnostics):
+    held = radii.words(model.fitted_, placed.diagnostics)
+    if held and held not in placed.warnings:
         words += f" {held}"
     resembled = _resembled(subject, {subject.types: kinds, DOMAIN: domains})
     return ReportContent(
@@ -119,7 +121,10 @@ def report_content(
         verdict=words,
         level=level,
         numbers=numbers(placed, checks, n_spots=list(map(len, spots)), spacing=spacing),
-        warnings=list(dict.fromkeys([*placed.warnings, *(one.caution for one in sections if one.caution)])),
+        warnings=_called(
+            [*placed.warnings, *(one.caution for one in sections if one.caution)],
+            dict(zip(names, [*titles, title], strict=False)),
+        ),
         inputs=[
             *(_row(*one, "spots") for one in zip(titles, slides, totals, strict=True)),
             _row(title, cells, total, "cells"),
@@ -152,6 +157,13 @@ def report_content(
         versions=versions(),
         spacing=spacing,
     )
+
+
+def _called(texts: Sequence[str], titles: Mapping[str, str]) -> list[str]:
+    """Warnings, once each, in which inputs are not called by their paths but as everywhere in the report."""
+    for path in sorted(titles, key=len, reverse=True):
+        texts = [text.replace(path, titles[path]) for text in texts]
+    return list(dict.fromkeys(texts))
 
 
 def _trusted(model: GEARS, placed: Reconstruction) -> bool:

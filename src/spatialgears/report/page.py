@@ -17,6 +17,7 @@ from spatialgears.report.encode import DOMAIN
 from spatialgears.text import number
 
 LONG_TABLE = 20
+LONG_TEXT, LONG = 30, ' class="long"'  # characters of a cell that is kept wide where a table scrolls
 SHOWN_WARNINGS = 3
 LEVELS = {
     "good": "Good",
@@ -193,7 +194,11 @@ def table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) ->
     mark = [' class="number"' if flag else "" for flag in numeric]
     head = "".join(f'<th scope="col"{m}>{escape(title)}</th>' for m, title in zip(mark, titles, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{m}>{cell}</td>" for m, cell in zip(mark, row, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(
+            f"<td{m or LONG * (len(cell) > LONG_TEXT)}>{cell}</td>" for m, cell in zip(mark, row, strict=True)
+        )
+        + "</tr>"
         for row in rows
     )
     return _scroll(caption, f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")

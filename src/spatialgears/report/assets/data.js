@@ -58,12 +58,12 @@ const gears = (() => {
   const fields = data.fields.map(columnField);
 
   async function inflated(text) {
-    const stream = new Blob([bytesOf(text.slice(1))]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Uint8Array(await new Response(stream).arrayBuffer());
   }
   /** Codes of one gene: written one after the other ("d"), or as the gaps between those that are not zero ("s"). */
   async function unpack(text, n) {
-    const raw = await inflated(text);
+    const raw = await inflated(text.slice(1));
     if (text[0] === "d") return raw;
     let gaps = 0, values = 0;
     while (gaps + values < raw.length) values += raw[gaps++] < 255;
@@ -94,5 +94,5 @@ const gears = (() => {
   const lower = new Map(data.genes.names.map((name) => [name.toLowerCase(), name]));
   const findGene = (text) => data.genes.names.includes(text) ? text : lower.get(text.trim().toLowerCase());
 
-  return { data, webgl, slides, fields, cellName, cellsOn, geneField, findGene };
+  return { data, webgl, slides, fields, cellName, cellsOn, geneField, findGene, inflated };
 })();

@@ -1,7 +1,7 @@
 // Controls, pointing, and the start.
 (() => {
   "use strict";
-  const { data, webgl, slides, fields, cellName, cellsOn, geneField, findGene } = gears;
+  const { data, webgl, slides, fields, cellName, cellsOn, geneField, findGene, inflated } = gears;
   const { element, byId, count } = gearsPage;
   const { plot, state, draw, zoomBy, showAll, afterMove, linked, showRing, hideRing, rowOf } = gearsFigure;
   const SUGGESTED = 12; // genes in the menu; the search finds all
@@ -161,8 +161,10 @@
   fillMenus();
   notes();
   hints();
-  const first = fields.length || !data.genes.names.length ? colorByColumn(0) : colorByGene(data.genes.names[0]);
-  first.then(() => {
+  inflated(byId("plotly").textContent).then((plotly) => {
+    (0, eval)(new TextDecoder().decode(plotly)); // a script of the whole page: it defines Plotly
+    return fields.length || !data.genes.names.length ? colorByColumn(0) : colorByGene(data.genes.names[0]);
+  }).then(() => {
     wire();
     gearsCurves.makeCurves();
     document.documentElement.dataset.ready = String(Math.round(performance.now()));
