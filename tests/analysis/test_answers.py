@@ -11,6 +11,7 @@ import spatialgears as sg
 from spatialgears.analysis import lookup
 from spatialgears.analysis import weights as module
 from spatialgears.analysis.composition import Draw
+from spatialgears.analysis.evidence import corrected
 from spatialgears.errors import InputError
 
 GIVEN = {"place": 0.3, "likeness": 14.0}  # where the choice of strengths is not what is tested
@@ -135,6 +136,21 @@ def test_kept_out_genes_score_the_prediction(planted, named):
     assert without.var["score"]["g0"] > without.var["score"]["g39"] + 0.2
     r = np.corrcoef(without[:, "g0"].X.ravel(), named[:, "g0"].X.toarray().ravel())[0, 1]
     assert r > 0.3
+
+
+def test_genes_are_corrected_by_what_spots_show_beyond_their_cells():
+    rng = np.random.default_rng(0)
+    cells, slopes = rng.normal(size=(500, 5)), rng.normal(size=(5, 3))
+    values = cells @ slopes + 20
+    shown, beyond = rng.normal(size=(2, 80, 5))
+    read, truth = shown @ slopes + 20, (shown + beyond) @ slopes + 20
+    same, better = (corrected(read, spots, shown, cells, values) for spots in (shown, shown + beyond))
+    np.testing.assert_allclose(same, read, rtol=1e-5)
+    r = [[np.corrcoef(one[:, i], truth[:, i])[0, 1] for i in range(3)] for one in (read, better)]
+    assert (np.array(r[1]) > np.array(r[0])).all()
+    by_sparse = corrected(read, shown + beyond, shown, cells, sparse.csr_matrix(values))
+    np.testing.assert_allclose(by_sparse, better, rtol=1e-5)
+    assert corrected(read - 1000, shown, shown, cells, values).min() == pytest.approx(values.min(), rel=1e-5)
 
 
 def test_genes_at_places_between_spots(planted, named):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,9 @@ LIKENESS, PLACE, SHARE = (0.0, 7.0, 14.0, 20.0, 28.0, 40.0), (0.0, 0.03, 0.1, 0.
 #: For single cells, in order of preference: likeness and place.
 PREFERRED = ((14.0, 0.3), (14.0, 0.1), (7.0, 1.0), (14.0, 0.03), (14.0, 0.0), (0.0, 1.0))
 MUCH_LOWER = 0.9
+#: How far genes at spots are corrected by what spots show beyond the cells there, and penalty of the regression on cells, in
+#: mean squares of a component.
+CORRECTED, PENALTY = 0.5, 3.0
 LEAK = 0.35  # power of the strength of place with which the scores of genes grow that the placing has seen
 #: Share of the matched places that registration explains: below the first the slide is of another tissue, below the second
 #: the evidence is thin. Sections of one tissue reach 0.7 to 1; another tissue, or spots that were permuted, at most 0.25.
@@ -75,6 +78,8 @@ class Settings:
         Share of a cell's profile that is taken from similar cells.
     spread
         Whether a weight is shared with the nearest spots.
+    corrected
+        Whether genes are corrected by what spots show beyond the cells there.
     logged
         Whether genes are read as logs, or as the normalised counts themselves.
     score
@@ -85,13 +90,13 @@ class Settings:
     place: float = 0.03
     similar: float = 0.6
     spread: bool = True
+    corrected: bool = True
     logged: bool = True
     score: float = float("nan")
 
     def figures(self) -> dict[str, float | bool]:
         """By name, for ``uns``."""
-        names = ("likeness", "place", "similar", "spread", "logged", "score")
-        return {name: getattr(self, name) for name in names}
+        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,14 +232,39 @@ class Likeness:
         return self.embed(profiles) @ self.spots.T
 
 
+def compared(evidence: Evidence, settings: Settings, *, seed: int) -> Likeness:
+    """What compares all cells with all spots."""
+    some = evidence.some(SOME_CELLS, len(evidence.coords), seed)[0]
+    return Likeness.of(evidence, evidence.profiles(some, settings.similar))
+
+
+def corrected(
+    read: NDArray[np.float32],
+    spots: NDArray[np.float32],
+    shown: NDArray[np.float32],
+    cells: NDArray[np.float32],
+    values: Any,
+) -> NDArray[np.float32]:
+    """Genes (M, g) that were ``read`` from cells, corrected by what spots show beyond these cells.
+
+    Components of ``spots`` (M, h) are compared with the mean ``shown`` (M, h) by the cells of each; a ridge regression of
+    ``values`` (N, g) on the components of ``cells`` (N, h) says what a difference means for a gene.
+    """
+    x = cells - cells.mean(0)
+    gram = x.T @ x
+    gram[np.diag_indices_from(gram)] += PENALTY * np.trace(gram) / len(gram)
+    slopes = np.linalg.solve(gram, np.asarray(values.T @ x).T)
+    a, b = ((one - one.mean(0)) / np.maximum(one.std(0), 1e-9) for one in (spots, shown))
+    found = read + CORRECTED * ((a - b) * x.std(0)) @ slopes
+    return np.asarray(np.maximum(found, values.min()), np.float32)  # no lower than in any cell
+
+
 def chunks(
     evidence: Evidence, settings: Settings, *, seed: int, size: int | None = None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Cells that count, by position, and their weights (n, M), each row with a sum of one."""
     counted, size = np.flatnonzero(evidence.kept), size or CHUNK
-    some = evidence.some(SOME_CELLS, len(evidence.coords), seed)[0]
-    likeness = Likeness.of(evidence, evidence.profiles(some, settings.similar))
-    sharing = evidence.sharing()
+    likeness, sharing = compared(evidence, settings, seed=seed), evidence.sharing()
     for start in range(0, len(counted), size):
         rows = counted[start : start + size]
         cosine = likeness.cosine(evidence.profiles(rows, settings.similar)) if settings.likeness else None
@@ -283,7 +313,7 @@ def gather(
         own = lookup.spreads(adata, "gears_radius50", np.ones(adata.n_obs, bool)) if _radii(adata) else 0.0
         spread = np.sqrt((length * own) ** 2 + (pitch / 2) ** 2) * np.ones(adata.n_obs)
     logged, depth, target = _logged(adata, layer, "cells", None, kept)
-    spots, counted, _ = _logged(slide, layer, "slide", target)
+    spots, counted, _ = _logged(slide, layer, "slide", None if averaged else target)
     spots = spots[:, of_spots]
     moran = morans_i(spots, coords, raw=False)
     chosen = most_spatial(moran)
@@ -337,12 +367,13 @@ def choose(
             )
             found = trial.better(found, [replace(found, similar=share) for share in SHARE])
             found = trial.better(found, [replace(found, spread=spread) for spread in (True, False)])
+            found = trial.better(found, [replace(found, corrected=corrected) for corrected in (True, False)])
             if evidence.unlike:  # the slide's values may be linear, as intensities are
                 tried = [trial.scored(replace(found, logged=logged)) for logged in (True, False)]
                 found = max(tried, key=lambda one: one.score)
     else:
         some = [one for one in PREFERRED if one in strengths] or strengths
-        tried = [trial.scored(Settings(*one, spread=False)) for one in some]
+        tried = [trial.scored(Settings(*one, spread=False, corrected=False)) for one in some]
         most = max(one.score for one in tried)
         found = next(one for one in tried if one.score >= MUCH_LOWER * most)
     logger.info("kept-out genes choose %s", found)
@@ -369,7 +400,7 @@ def _require_same_tissue(evidence: Evidence, settings: Settings) -> None:
 
 
 class Trial:
-    """Kept-out genes on some cells and spots; cosines are computed once for each part of the genes."""
+    """Kept-out genes on some cells and spots, which are compared without each part of the genes."""
 
     def __init__(self, evidence: Evidence, *, genes: int = SOME_GENES, seed: int) -> None:
         cells = min(int(evidence.kept.sum()), PAIRS // min(FEWEST_SPOTS, len(evidence.coords)))
@@ -380,7 +411,7 @@ class Trial:
         self.sharing = self.evidence.sharing()
         self.distance = None if evidence.laid is None else self.evidence.distance(self.rows)
         self.leak = self._leak()
-        self.cosines: dict[float, list[NDArray[np.float32]]] = {}
+        self.compared: dict[float, list[tuple[NDArray[np.float32], ...]]] = {}
         self.known: dict[Settings, NDArray[np.float64]] = {}
 
     def better(self, usual: Settings, others: list[Settings]) -> Settings:
@@ -428,20 +459,24 @@ class Trial:
         for number in range(PARTS):
             mine = np.flatnonzero(self.part[self.genes] == number)
             if len(mine):
-                cosine = self._cosines(settings.similar)[number] if settings.likeness else None
+                spots, cells, cosine = self._compared(settings.similar)[number]
                 distance = self.distance if settings.place else None
-                weights = weighed(settings, cosine, distance, self.sharing)
-                mass = np.maximum(weights.sum(0), 1e-30)[:, None]
-                values = self.values[:, mine]
-                found[:, mine] = weights.T @ (values if settings.logged else np.expm1(values)) / mass
+                weights = weighed(settings, cosine if settings.likeness else None, distance, self.sharing)
+                weights /= np.maximum(weights.sum(0), 1e-30)
+                values = self.values[:, mine] if settings.logged else np.expm1(self.values[:, mine])
+                read = weights.T @ values
+                if settings.corrected:
+                    read = corrected(read, spots, weights.T @ cells, cells, values)
+                found[:, mine] = read
         return found
 
-    def _cosines(self, similar: float) -> list[NDArray[np.float32]]:
-        if similar not in self.cosines:
+    def _compared(self, similar: float) -> list[tuple[NDArray[np.float32], ...]]:
+        """Spots (M, h), cells (n, h) and their cosines (n, M) without each part of the genes."""
+        if similar not in self.compared:
             own = self.evidence.profiles(self.rows, similar)
-            parts = (Likeness.of(self.evidence, own, self.part == number) for number in range(PARTS))
-            self.cosines[similar] = [part.cosine(own) for part in parts]
-        return self.cosines[similar]
+            parts = [Likeness.of(self.evidence, own, self.part == number) for number in range(PARTS)]
+            self.compared[similar] = [(part.spots, part.embed(own), part.cosine(own)) for part in parts]
+        return self.compared[similar]
 
 
 def _logged(

@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.spatial import KDTree
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.evidence import Evidence, Settings, Trial
+from spatialgears.analysis.evidence import CHUNK, Evidence, Settings, Trial, compared, corrected
 from spatialgears.analysis.weights import matrix, weigh
 from spatialgears.errors import InputError
 from spatialgears.pipeline.cell_check import correlations
@@ -46,10 +46,12 @@ def impute(
     """Predict genes at the spots of a slide from the cells, and say how far each gene is to be believed.
 
     The value at a spot is the mean of the cells' log-normalised expression, weighted by
-    :func:`spatialgears.tl.spot_weights`. Where the slide has values other than counts, such as intensities, it is the mean of
-    normalised counts if kept-out genes follow the slide better so. Genes that the slide has are predicted without themselves,
-    and their correlation with the slide is their score, less what the model's check on cells shows that places know of genes
-    they were made with. The score of a gene that the slide lacks is what genes as well detected and as reliable reach.
+    :func:`spatialgears.tl.spot_weights`, and corrected by what the spot shows beyond the mean of these cells in the genes that
+    both have: a regression on the cells says what that means for the gene. Where the slide has values other than counts, such
+    as intensities, normalised counts are read instead of logs if kept-out genes follow the slide better so. The score of a gene
+    that the slide has is the correlation with the slide if it is predicted without itself, less what the model's check on cells
+    shows that places know of genes they were made with. The score of a gene that the slide lacks is what genes as well detected
+    and as reliable reach.
 
     Parameters
     ----------
@@ -102,6 +104,8 @@ def impute(
     reader = Reader.of(weights, seed=seed)
     expression = evidence.logged if settings.logged else evidence.logged.expm1()
     values, reliable = reader.read(expression, columns)
+    if settings.corrected:
+        values = _corrected(values, evidence, settings, weights, expression[:, columns], seed=seed)
     table = _scores(
         evidence,
         settings,
@@ -155,6 +159,24 @@ class Reader:
             halves = (_mean(total, mass)[self.both] for total, mass in zip(totals, self.mass, strict=True))
             reliable[part] = correlations(*halves)
         return found, reliable
+
+
+def _corrected(
+    read: NDArray[np.float32],
+    evidence: Evidence,
+    settings: Settings,
+    weights: sparse.csr_matrix,
+    values: sparse.csr_matrix,
+    *,
+    seed: int,
+) -> NDArray[np.float32]:
+    """Genes (M, g) that were read from values (N, g) by weights (N, M), corrected."""
+    likeness, counted = compared(evidence, settings, seed=seed), np.flatnonzero(evidence.kept)
+    parts = (counted[start : start + CHUNK] for start in range(0, len(counted), CHUNK))
+    cells = np.vstack([likeness.embed(evidence.profiles(rows, settings.similar)) for rows in parts])
+    near = weights[counted].T
+    shown = (near @ cells) / np.maximum(np.asarray(near.sum(1)), 1e-30)
+    return corrected(read, likeness.spots, shown, cells, values[counted])
 
 
 def _mean(total: NDArray[Any], mass: NDArray[Any]) -> NDArray[np.float32]:
