@@ -182,11 +182,9 @@ def labels(task: Labelled, config: Config) -> Row:
         if len(task.slides) == 1
         else [f"X_gears_slide{i + 1}" for i in range(len(task.slides))]
     )
-    analysis.transfer(cells, task.slides, task.key, basis=keys)
+    analysis.transfer(cells, task.slides, task.key, basis=keys, key_added="label")
     known, true = task.known
-    found = {
-        f"{OURS}: transfer": cells.obsm[f"gears_{task.key}"].reindex(columns=names, fill_value=0).to_numpy()
-    }
+    found = {f"{OURS}: transfer": cells.obsm["label"].reindex(columns=names, fill_value=0).to_numpy()}
     by_place = [
         label[KDTree(one.obsm["spatial"]).query(cells.obsm[key], k=NEIGHBORS)[1]].mean(1)
         for key, one, label in zip(keys, task.slides, given, strict=True)
@@ -209,8 +207,8 @@ def labels(task: Labelled, config: Config) -> Row:
         {"set": task.name, "method": name, **judged(table, known, true, names)}
         for name, table in found.items()
     ]
-    labelled = (cells.obs[f"gears_{task.key}"] != "none").to_numpy()[known]
-    right = cells.obs[f"gears_{task.key}"].astype(str).to_numpy()[known] == true
+    labelled = (cells.obs["label"] != "none").to_numpy()[known]
+    right = cells.obs["label"].astype(str).to_numpy()[known] == true
     rows[0] |= {"labelled": float(labelled.mean()), "accuracy of these": float(right[labelled].mean())}
     return {"rows": rows}
 
