@@ -189,7 +189,7 @@ def test_other_inputs_are_refused(done, inputs, config):
 
 def test_inputs_read_in_another_way_are_refused(done, inputs, config):
     other = RunInputs(inputs.st, inputs.sc, inputs.read, options={"layer": "counts"})
-    with pytest.raises(InputError, match=r"was read with .* now .*'layer': 'counts'"):
+    with pytest.raises(InputError, match="layer was not given, now counts"):
         run(other, done.root, config)
 
 
@@ -201,7 +201,7 @@ def test_a_table_named_by_an_option_counts_by_its_contents(inputs, config, tmp_p
     with pytest.raises(Stop):
         run(given, out, config, progress=stop_at("geometry fold", 1))
     table.write_text("b")
-    with pytest.raises(InputError, match="was read with"):
+    with pytest.raises(InputError, match=r"xy.csv is another file, or has changed"):
         run(given, out, config)
 
 

@@ -375,8 +375,13 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         found.append(
             f"its inputs were {', '.join(before.get('inputs', {}))}, with other contents or in another order"
         )
-    if before.get("reading") != now["reading"]:
-        found.append(f"it was read with {before.get('reading')}, now {now['reading']}")
+    read, reads = flat(before.get("reading") or {}), flat(now["reading"])
+    for key in sorted({*read, *reads}):
+        one, other = ("not given" if part.get(key) is None else part[key] for part in (read, reads))
+        if one != other and key.startswith("files."):
+            found.append(f"{key.removeprefix('files.')} is another file, or has changed")
+        elif one != other:
+            found.append(f"{key.removeprefix('questions.')} was {one}, now {other}")
     was, wanted = flat(before.get("config", {})), flat(now["config"])
     presets = {name: flat(Config.preset(name).model_dump(mode="json")) for name in get_args(Preset)}
     old, new = (

@@ -97,7 +97,7 @@ def test_run_twice_then_with_another_value(gears, inputs, small_json, tmp_path):
     assert code == 2 and "seed was 0, now 5" in err and err.count("belongs to another run") == 1
     assert "What to do: Choose another folder with -o" in err
     code, _, err = gears(*command, "--sc-layer", "X")
-    assert code == 2 and "was read with" in err
+    assert code == 2 and "sc_layer was not given, now X" in err
     assert (tmp_path / "out" / "cells.h5ad").stat().st_mtime_ns == before
 
 

@@ -300,7 +300,7 @@ def coverage(model: GEARS, cells, truth) -> tuple[float, float]:
     coords = placed.coords - placed.coords.mean(0)
     error = np.linalg.norm(coords @ lay_on(coords, true) - true, axis=1)
     inside = ~placed.outside
-    return float((error <= placed.radius90)[inside].mean()), float(inside.mean())
+    return float((error <= placed.radius90)[inside].sum() / max(inside.sum(), 1)), float(inside.mean())
 
 
 @pytest.mark.slow
@@ -324,4 +324,5 @@ def test_radii_hold_under_shift_or_say_that_they_do_not(learner, record_property
         held, supported = coverage(model, cells, tissue.truth)
         told = name == "another tissue" and supported < 0.9
         assert held >= 0.75 or told, f"{name}: {held:.2f} held, {supported:.2f} supported"
-        record_property(f"90% radii under shift ({name}), percent held", round(100 * held))
+        if not told:
+            record_property(f"90% radii under shift ({name}), percent held", round(100 * held))

@@ -288,6 +288,9 @@ def test_coordinates_that_do_not_fit(spots, tmp_path):
     (tmp_path / "twice.csv").write_text("name,x,y\nAAAC0-1,1,2\nAAAC0-1,1,2\n")
     with pytest.raises(InputError, match="occur twice"):
         read(tmp_path / "c.csv", coordinates=tmp_path / "twice.csv")
+    (tmp_path / "bare.csv").write_text("x,y\n1.5,2\n1.5,3\n")
+    with pytest.raises(InputError, match=r"should name the spots, and holds numbers, e\.g\. 1\.5"):
+        read(tmp_path / "c.csv", coordinates=tmp_path / "bare.csv")
 
 
 def test_layer_and_raw(spots, tmp_path):
@@ -332,7 +335,7 @@ def test_errors_say_what_is_there(tmp_path):
         read(tmp_path / "b.h5ad")
     with pytest.raises(InputError, match=r"c\.rds is in no format .*\.h5ad, \.zarr") as error:
         read(tmp_path / "c.rds")
-    assert str(error.value).count(".zarr") == 1
+    assert str(error.value).count(".zarr") == 1 and "writeH5AD" in str(error.value)
     with pytest.raises(InputError, match="it begins with nothing"):
         read(tmp_path / "d.csv")
     with pytest.raises(InputError, match=r"holds b\.h5ad, c\.rds, d\.csv"):

@@ -43,6 +43,10 @@ def test_a_domain_is_not_named_after_a_type_that_few_of_its_cells_have(adata):
     table = pd.DataFrame({"majority": ["neuron", "glia"], "purity": [0.49, 0.08]}, index=["left", "right"])
     adata.uns["gears_domain"] = {"table": table}
     assert legend_names(sg.pl.spatial_domains(adata)) == ["left: mixed types", "right: mixed types"]
+    assert legend_names(sg.pl.reconstruction(adata, color="domain")) == [
+        "left: mixed types",
+        "right: mixed types",
+    ]
 
 
 def test_registration_draws_cells_over_spots_in_the_units_of_the_slide(adata):

@@ -65,7 +65,7 @@ class Answers:
 
 def samples_of(cells: AnnData, column: str) -> pd.Categorical:
     """The sample (n,) of each cell, of which there must be two of some size."""
-    found = lookup.labels(cells, column, "The cells")
+    found = lookup.labels(cells, column, "cells")
     sizes = found.value_counts()
     if len(sizes) != 2 or sizes.min() < FEWEST:
         raise InputError(
@@ -84,7 +84,11 @@ def require_regions(slides: Sequence[AnnData], column: str | None) -> None:
     near = alike(column, there)
     raise InputError(
         f"No slide has the column {column!r} in .obs; there are {lookup.listed(there)}.",
-        f"Did you mean {near[0]!r}?" if near else "Name one of these with --regions.",
+        f"Did you mean {near[0]!r}?"
+        if near
+        else "Name one of these with --regions."
+        if there
+        else "Give slides as .h5ad with regions in .obs.",
     )
 
 

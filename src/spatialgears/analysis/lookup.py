@@ -103,7 +103,11 @@ def column(adata: AnnData, key: str, name: str = "adata") -> pd.Series:
         near = alike(key, adata.obs.columns)
         raise InputError(
             f"{name} has no obs column {key!r}; there are {listed(adata.obs.columns)}.",
-            f"Did you mean {near[0]!r}?" if near else "Name one of these.",
+            f"Did you mean {near[0]!r}?"
+            if near
+            else "Name one of these."
+            if len(adata.obs.columns)
+            else "Give a file that has it, such as an .h5ad.",
         )
     return adata.obs[key]
 

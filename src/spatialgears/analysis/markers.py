@@ -77,6 +77,12 @@ class MarkerEnrichment:
     min_cells: int = 1
     unit: str = "log-normalised expression"
 
+    def __repr__(self) -> str:
+        return (
+            f"MarkerEnrichment of {len(self.table):,} genes, {self.near.sum():,} of {len(self.near):,} spots near "
+            f"{self.n_cells:,} cells of type {self.cell_type!r}; see .table"
+        )
+
 
 def marker_enrichment(
     adata: AnnData,

@@ -490,7 +490,9 @@ def _attach(adata: AnnData, coords: np.ndarray, where: str) -> None:
         raise InputError(
             f"{where}: {len(missing):,} of {adata.n_obs:,} spots have no coordinates, "
             f"e.g. {_listed(missing, 3)}.",
-            "Use the same barcodes in both, or leave out the spots without a place.",
+            "Use the same barcodes in both, or leave out the spots without a place."
+            if len(missing) < adata.n_obs
+            else "Use the same barcodes in both; endings such as -1 count. If these are genes, add --transpose.",
         )
     adata.obsm["spatial"] = coords
 
@@ -562,7 +564,13 @@ def _existing(path: str | Path) -> Path:
 
 def _inside(path: Path) -> str:
     if not path.is_dir():
-        return "Convert it, for example with anndata's write_h5ad; what its name ends in tells the format."
+        known = {
+            ".rds": "Convert it in R, for example with zellkonverter::writeH5AD (from Seurat: as.SingleCellExperiment first).",
+            ".xlsx": "Save the sheet as .csv.",
+            ".loom": "Convert it: anndata.io.read_loom(path).write_h5ad(...).",
+        }
+        advice = "Convert it, for example with anndata's write_h5ad; what its name ends in tells the format."
+        return known.get(path.suffix.lower(), advice)
     names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     return f"The folder {path} holds {_listed(names) if names else 'nothing'}."
 

@@ -81,6 +81,11 @@ def read_coordinates(path: Path, room: Room) -> pd.DataFrame:
     frame.index = frame.index.astype(str)
     if frame.index.has_duplicates:
         again = frame.index[frame.index.duplicated()]
+        if pd.to_numeric(pd.Series(again), errors="coerce").notna().all():
+            raise InputError(
+                f"{path}: the first column should name the spots, and holds numbers, e.g. {again[0]} twice.",
+                "Write a table of barcode, x, y.",
+            )
         raise InputError(
             f"{path}: {len(again):,} names occur twice, e.g. {again[0]}.", "Give each one place."
         )

@@ -137,7 +137,14 @@ def slot(adata: AnnData, key: str, call: str) -> dict[str, Any]:
 def _from_adata(adata: AnnData, color: str, layer: str | None) -> tuple[pd.Series, str]:
     for column in (color, ALIASES.get(color, color)):
         if column in adata.obs:
-            return adata.obs[column], LABELS.get(column, column)
+            values = adata.obs[column]
+            if "table" in adata.uns.get(column, ()) and hasattr(
+                values, "cat"
+            ):  # domains, as the report names them
+                table = adata.uns[column]["table"]
+                names = dict(zip(map(str, table.index), domain_names(table), strict=True))
+                values = values.cat.rename_categories(names)
+            return values, LABELS.get(column, column)
     (found,) = np.nonzero(np.asarray(adata.var_names) == color)
     if len(found) == 1:
         if layer is not None and layer not in adata.layers:

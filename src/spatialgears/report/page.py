@@ -196,7 +196,8 @@ def table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) ->
     body = "".join(
         "<tr>"
         + "".join(
-            f"<td{m or LONG * (len(cell) > LONG_TEXT)}>{cell}</td>" for m, cell in zip(mark, row, strict=True)
+            f"<td{m or LONG * ('<' not in cell and len(cell) > LONG_TEXT)}>{cell}</td>"
+            for m, cell in zip(mark, row, strict=True)
         )
         + "</tr>"
         for row in rows
