@@ -138,12 +138,10 @@ def _from_adata(adata: AnnData, color: str, layer: str | None) -> tuple[pd.Serie
     for column in (color, ALIASES.get(color, color)):
         if column in adata.obs:
             values = adata.obs[column]
-            if "table" in adata.uns.get(column, ()) and hasattr(
-                values, "cat"
-            ):  # domains, as the report names them
+            if "table" in adata.uns.get(column, ()):  # domains, as the report names them
                 table = adata.uns[column]["table"]
                 names = dict(zip(map(str, table.index), domain_names(table), strict=True))
-                values = values.cat.rename_categories(names)
+                values = pd.Series(pd.Categorical(values).rename_categories(names), adata.obs_names)
             return values, LABELS.get(column, column)
     (found,) = np.nonzero(np.asarray(adata.var_names) == color)
     if len(found) == 1:
