@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from spatialgears.bench import protocols, sets, way
-from spatialgears.bench.presets import changes
 from spatialgears.bench.request import Request
-from spatialgears.config import Config
+from spatialgears.config import Config, flat
 from spatialgears.model import GEARS
 
 TINY = {"n_cells": 120, "n_genes": 60, "n_sections": 1, "spots": 80}
@@ -23,13 +22,13 @@ def test_the_way_leads_from_the_published_method_to_ours_and_every_step_changes_
     start = Config.preset("paper-small").with_values(way.SHORT | way.START)
     end = Config.preset("default").with_values(way.SHORT)
     found = dict(way.way(start, end))
-    assert list(found) == list(way.STEPS)
-    assert found["published"] == start and list(found.values())[-1] == end
-    for (name, keys), before, after in zip(
-        list(way.STEPS.items())[1:-1], found.values(), list(found.values())[1:], strict=False
-    ):
-        changed = changes(after, "default").keys() ^ changes(before, "default").keys()
-        assert changed == set(keys), name
+    assert list(found) == [*way.STEPS, *way.BACK]
+    assert found["published"] == start and found[list(way.STEPS)[-1]] == end
+    steps = zip(list(way.STEPS.items())[1:-1], found.values(), list(found.values())[1:], strict=False)
+    back = (((name, keys), found[step], found[name]) for name, (step, keys) in way.BACK.items())
+    for (name, keys), before, after in (*steps, *back):
+        one, other = (flat(config.model_dump(mode="json")) for config in (before, after))
+        assert {key for key in one if one[key] != other[key]} == set(keys), name
 
 
 def test_training_steps_are_limits_of_all_models():
@@ -63,9 +62,9 @@ def test_a_table_that_was_stopped_goes_on(tmp_path, small_config, monkeypatch):
     monkeypatch.setattr(way, "measure", measure)
     request = Request(out=tmp_path, simulated=True)
     outcome = way.WAY.run(request, print)
-    assert len(made) == len(way.STEPS) == len(outcome.found)
+    assert len(made) == len(way.STEPS) + len(way.BACK) == len(outcome.found)
     assert "| published | – | 0.5 | – | – |" in outcome.text
-    assert way.WAY.run(request, print).found == outcome.found and len(made) == len(way.STEPS)
+    assert way.WAY.run(request, print).found == outcome.found and len(made) == len(outcome.found)
 
 
 def test_every_nth_cell_keeps_its_true_position(task):

@@ -29,8 +29,9 @@ from spatialgears.runtime.threads import threads
 STEPS: Mapping[str, tuple[str, ...]] = {
     "published": (),
     "spots thinned to the depth of cells": ("expression.thinning",),
-    "genes standardised by slide and cells": ("expression.standardise", "expression.target_sum"),
-    "genes weighted by Moran's I": (
+    "profiles scaled to the depth of cells": ("expression.target_sum",),
+    "genes standardised by slide and cells": ("expression.standardise",),
+    "genes chosen and weighted by Moran's I": (
         "expression.gene_weights",
         "expression.gene_agreement",
         "expression.gene_selection",
@@ -43,7 +44,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
         "expression.mmd",
         "expression.coral",
     ),
-    "networks see expression": (
+    "networks see expression, with dropout": (
         "geometry.inputs",
         "geometry.hidden",
         "geometry.hidden_dropout",
@@ -54,8 +55,8 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     "neighbourhood loss on the generator": ("geometry.gen_nca",),
     "minisets of the whole slide, one pass": ("supervision.pool", "assembly.mode"),
     "no overlap losses": ("geometry.overlap_shape", "geometry.overlap_scale", "geometry.overlap_kl"),
-    "diffusion trained after the generator": (
-        "geometry.refiner_steps",
+    "diffusion trained afterwards, for samples only": ("geometry.refiner_steps", "assembly.samples"),
+    "sizes, weight decay and averaged weights": (
         "geometry.width",
         "geometry.context_blocks",
         "geometry.generator_blocks",
@@ -71,14 +72,49 @@ STEPS: Mapping[str, tuple[str, ...]] = {
         "geometry.slide_batch",
         "supervision.n_min",
         "supervision.n_max",
-        "assembly.samples",
     ),
-    "cross-fitting, similar spots, spacing": (),
+    "two generators by cross-fitting": ("geometry.crossfit", "geometry.slide_steps"),
+    "cells move to similar spots in our embedding": (
+        "geometry.nearest",
+        "expression.embedding",
+        "expression.embed_dim",
+        "expression.residual",
+        "expression.lambda_inv",
+        "expression.lambda_var",
+        "expression.lambda_cov",
+        "expression.anchor",
+        "expression.local_alignment",
+        "expression.grl_warmup_epochs",
+        "expression.grl_ramp_epochs",
+        "expression.max_steps",
+        "expression.epochs",
+        "expression.lr",
+        "expression.batch_size",
+    ),
+    "cells spread over the footprint": (),
+}
+#: Parts of the published method that are put back alone, and the step that they are put into.
+BACK: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "ours, with overlap losses": ("cells spread over the footprint", STEPS["no overlap losses"]),
+    "ours, with adversaries, MMD and CORAL": (
+        "cells spread over the footprint",
+        (
+            *STEPS["no adversaries, MMD or CORAL"],
+            "expression.grl_warmup_epochs",
+            "expression.grl_ramp_epochs",
+        ),
+    ),
+    "one generator, trained jointly with diffusion": (
+        "sizes, weight decay and averaged weights",
+        ("geometry.refiner_steps",),
+    ),
 }
 #: Shorter training at both ends of the way, so that all of it can be run in half an hour.
 SHORT: dict[str, Any] = {"geometry.steps": 200, "geometry.slide_steps": 150}
-#: The same for stage A of the published method. Of a whole transcriptome it sees the most variable genes.
+#: The same for stage A of the published method, which leaves out no slide. Of a whole transcriptome it sees the most
+#: variable genes.
 START: dict[str, Any] = {
+    "geometry.slide_steps": 0,
     "expression.max_steps": 500,
     "expression.grl_warmup_epochs": 5,
     "expression.grl_ramp_epochs": 20,
@@ -95,12 +131,15 @@ SCORES = ("spearman", "edge_auc", "shell_f1", "trust", "swd", "w1_knn")
 
 
 def way(start: Config, end: Config) -> Iterator[tuple[str, Config]]:
-    """The configurations of :data:`STEPS`, each with all steps before it."""
-    ours, now = flat(end.model_dump(mode="json")), start
+    """The configurations of :data:`STEPS`, each with all steps before it, then those of :data:`BACK`."""
+    theirs, ours = (flat(config.model_dump(mode="json")) for config in (start, end))
+    found, now = {}, start
     for name, keys in STEPS.items():
         last = name == list(STEPS)[-1]
-        now = end if last else now.with_values({key: ours[key] for key in keys})
-        yield name, now
+        found[name] = now = end if last else now.with_values({key: ours[key] for key in keys})
+    for name, (step, keys) in BACK.items():
+        found[name] = found[step].with_values({key: theirs[key] for key in keys})
+    yield from found.items()
 
 
 def lengths(config: Config) -> Iterator[tuple[str, Config]]:
@@ -190,7 +229,10 @@ def _lengths(request: Request) -> Mapping[str, Config]:
 
 
 WAY = experiment(
-    "from the published method to ours, one step at a time; short training, one seed", WAY_SETS, _ends, set()
+    "from the published method to ours, one step at a time, and parts of it put back; short training, one seed",
+    WAY_SETS,
+    _ends,
+    set(),
 )
 TRAINING = experiment(
     "similar spots alone, generators alone and both, by training steps of a preset; one seed",
