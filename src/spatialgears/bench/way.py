@@ -36,6 +36,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
         "expression.gene_agreement",
         "expression.gene_selection",
         "expression.n_genes",
+        "expression.encoder_genes",
         "expression.min_detection",
     ),
     "no adversaries, MMD or CORAL": (
@@ -111,17 +112,8 @@ BACK: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 #: Shorter training at both ends of the way, so that all of it can be run in half an hour.
 SHORT: dict[str, Any] = {"geometry.steps": 200, "geometry.slide_steps": 150}
-#: The same for stage A of the published method, which leaves out no slide. Of a whole transcriptome it sees the most
-#: variable genes.
-START: dict[str, Any] = {
-    "geometry.slide_steps": 0,
-    "expression.max_steps": 500,
-    "expression.grl_warmup_epochs": 5,
-    "expression.grl_ramp_epochs": 20,
-    "expression.n_genes": 3000,
-    "expression.encoder_genes": 3000,
-    "expression.gene_selection": "variable",
-}
+#: The published method leaves out no slide.
+START: dict[str, Any] = {"geometry.slide_steps": 0}
 #: Training steps of each generator; 0: as the preset has it.
 LENGTHS = (10, 50, 150, 0)
 _SHORT_ATLAS = sets.every_nth(4, sets.MOUSE_ATLAS)

@@ -69,7 +69,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         },
         "geometry": {  # Geometry Model (Stage C)
             "inputs": "embedding",
-            "input_dropout": 0.0,
+            "input_dropout": 0.1,  # silent: the rate of the discriminators
             "hidden_dropout": 0.0,
             "hidden": 0,  # section 3.4: "a linear projection followed by stacked ISAB layers"
             "width": 256,
@@ -115,18 +115,20 @@ PRESETS: dict[Preset, dict[str, Any]] = {
 #: What ``paper-small`` changes of ``paper``: sizes and lengths only.
 SMALLER: dict[str, dict[str, Any]] = {
     "expression": {
+        "encoder_genes": 2000,
+        "gene_selection": "variable",
         "batch_size": 128,
-        "max_steps": 2000,
+        "max_steps": 1000,
         "lr": 3e-4,
-        "grl_warmup_epochs": 30,
-        "grl_ramp_epochs": 100,
+        "grl_warmup_epochs": 5,
+        "grl_ramp_epochs": 20,
     },
     "supervision": {"n_min": 200, "n_max": 400},
     "geometry": {
         "width": 64,
         "inducing": 32,
         "reference": 256,
-        "steps": 200,
+        "steps": 400,
         "batch_size": 2,
         "slide_batch": 2,
         "lr": 2e-3,
