@@ -219,8 +219,8 @@ def not_held_out(spots: bool, slides: bool, *, donors: Donors) -> list[str]:
     """What cannot be known of these donors' slides where no spots, or no slides as a whole, are held out."""
     if not spots:
         return [
-            "No self-check: no spots are held out (geometry.crossfit = 0, or slides too small), so how good the places are "
-            "is not known."
+            "No self-check: no spots are held out (slides too small, or geometry.crossfit = 0). Only the check on cells, if "
+            "there is one, says how good the places are."
         ]
     if slides and donors.count > 1:
         return []
