@@ -52,6 +52,15 @@ def test_of_spots_as_alike_those_near_the_geometry_are_meant(reach):
     assert off[reach] < off[0.0] / 1.5 < off[1e3] / 3  # alone, they lie between the corners
 
 
+def test_points_move_a_share_of_the_way(tissue):
+    places, z, spots = tissue
+    geometry = pad(centre(places + torch.randn(300, 2)), (0, 4))[None]
+    whole = spots(z[None], geometry)
+    spots.share.fill_(0.25)
+    torch.testing.assert_close(spots(z[None], geometry), 0.75 * geometry + 0.25 * whole)
+    assert spots.without(np.zeros(300, bool)).share == 0.25
+
+
 def test_the_reach_has_two_ends(tissue):
     places, z, spots = tissue
     geometry = pad(centre(places + 0.3), (0, 4))[None]

@@ -70,8 +70,9 @@ class ExpressionConfig(Stage):
     )
     average: Literal["auto"] | Fraction = setting(
         "auto",
-        "how far a cell's profile moves towards the mean of the 20 cells most similar to it; 0: not at all; auto: up to 0.5, "
-        "the less the co-expression of slides and cells agrees. From 0.25 on, training on one slide is shorter, too",
+        "how far a cell's profile moves towards the mean of the 20 cells most similar to it; 0: not at all; auto: up to 0.65, "
+        "the less the co-expression of slides and cells agrees. Positions then move the less towards similar spots, and from "
+        "0.325 on training on one slide is shorter",
         when="the cells are of the slides' donor, and differ by their platform only: `0`",
     )
     thinning: bool = constant(True, "thin the counts of spots binomially to the depth of random cells")

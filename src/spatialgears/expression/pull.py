@@ -4,8 +4,8 @@ The generators are trained on spots only. A cell's profile that moves part of th
 closer to what they know. The share is small, because a cell that moves too far loses what is specific to it. On whole
 transcriptomes :mod:`~spatialgears.expression.signal` has the same effect, so this step is for targeted panels.
 
-Before that, a cell may move towards the mean of the cells most like it (:mod:`~spatialgears.pipeline.likeness`). A single
-cell is noisier than any spot, and what similar cells share tells more of their place in another donor.
+Instead, a cell of another donor may move towards the mean of the cells most like it (:mod:`~spatialgears.pipeline.likeness`):
+a single cell is noisier than any spot, and what similar cells share tells more of their place there.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ class NearestSpots(nn.Module):
         Search radius around the geometry's position, in RMS radii of a slide. At 0 the geometry is returned unchanged.
     crowding
         (m,) mean cosine of each with the spots next to it, where it is known.
+    share
+        How far points move from the geometry towards these spots: 1 is all the way.
     """
 
     bank: Tensor
@@ -52,6 +54,7 @@ class NearestSpots(nn.Module):
     slide: Tensor
     spot: Tensor
     reach: Tensor
+    share: Tensor
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class NearestSpots(nn.Module):
         spot: Tensor,
         reach: Tensor | float = 0.0,
         crowding: Tensor | None = None,
+        share: Tensor | float = 1.0,
     ) -> None:
         super().__init__()
         self.register_buffer("bank", normalize(bank, dim=-1))
@@ -69,12 +73,13 @@ class NearestSpots(nn.Module):
         self.register_buffer("slide", slide)
         self.register_buffer("spot", spot)
         self.register_buffer("reach", torch.as_tensor(reach, dtype=torch.float32))
+        self.register_buffer("share", torch.as_tensor(share, dtype=torch.float32))
 
     def without(self, spots: NDArray[np.bool_]) -> NearestSpots:
         """The same without the ``spots`` marked among all, to place these."""
         keep = ~torch.from_numpy(spots)[self.spot]
-        reach = float(self.reach)
-        return NearestSpots(self.bank[keep], self.coords[keep], self.slide[keep], self.spot[keep], reach)
+        rows = (self.bank[keep], self.coords[keep], self.slide[keep], self.spot[keep])
+        return NearestSpots(*rows, float(self.reach), share=float(self.share))
 
     def forward(self, z: Tensor, geometry: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Places (B, n, d) of embedded points (B, n, h), by spots in reach of a ``geometry`` (B, n, d) of the same points.
@@ -103,7 +108,8 @@ class NearestSpots(nn.Module):
                 sums[s].flatten(0, 1)[rows] = (self.coords[own][each.indices] * share.unsqueeze(-1)).sum(1)
                 shares[s].flatten(0, 1)[rows] = share.sum(1, keepdim=True)
         placed = [pose(part, share) for pose, part, share in zip(poses, sums, shares, strict=True)]
-        return torch.stack(placed).sum(0)
+        nearest = torch.stack(placed).sum(0)
+        return nearest if geometry is None else torch.lerp(geometry, nearest, self.share)
 
     def _counts(self, points: Tensor, own: Tensor, here: Tensor | None = None) -> Tensor:
         """The logarithm (rows, m_own) of how much a slide's ``own`` spots count for points, ``here`` in its frame.

@@ -114,7 +114,7 @@ class CellView:
         embedding = None if self.encoder is None else self.encoder.embed(x)
         if config.geometry.inputs == "embedding":
             return Features(None, embedding)
-        moved = x if self.pull is None else self.pull(x)
+        moved = x if self.pull is None or alike is not None else self.pull(x)
         return Features(moved if self.axes is None else moved @ self.axes, embedding)
 
 

@@ -209,6 +209,7 @@ def _fit_nearest(
     nearest = NearestSpots(bank, coords[some], views.group[some], some)
     reach = choose_reach(nearest, geometry, spots, prepared.slides, some_cells, seed=seed)
     nearest.reach.fill_(reach)
+    nearest.share.fill_(1 - prepared.likeness.average)
     return nearest
 
 

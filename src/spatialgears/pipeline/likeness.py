@@ -1,8 +1,9 @@
 """What follows from how alike cells and slides are, before anything is learnt.
 
 Cells of another donor differ from the slides in more than noise: their genes go together differently. What a single cell has
-of its own then says less about its place than what it shares with similar cells, and what networks learn late in training
-are details of the slides' donor. Cells of the slides' own donor lose by both, so the agreement of co-expression decides.
+of its own then says less about its place than what it shares with similar cells, its most similar single spots less than what
+the generators make of all, and what networks learn late in training are details of the slides' donor. Cells of the slides' own
+donor lose by such caution, so the agreement of co-expression decides.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from spatialgears.config import Config
 
 #: Agreement of co-expression from which cells are taken as they are, and up to which they are averaged in full.
 ALIKE, UNLIKE = 0.85, 0.75
-AVERAGE = 0.5  # how far cells that are unlike the slides move towards similar cells
+AVERAGE = 0.65  # how far cells that are unlike the slides move towards similar cells
 VIEWS = 250  # of each spot, after which training ends where cells are averaged at least half as far
 
 
 class Likeness(NamedTuple):
     """How cells are treated for the likeness of slides and cells."""
 
-    average: float = 0.0  # how far each cell moves towards the mean of the cells most similar to it
+    #: How far each cell's profile moves towards the mean of the cells most similar to it. Then it does not move towards similar
+    #: spots, and its position moves the less towards theirs.
+    average: float = 0.0
     words: str = ""  # why; empty where it was set, or is not done
 
     @classmethod
@@ -37,7 +40,7 @@ class Likeness(NamedTuple):
         average = round(AVERAGE * share, 2)
         words = (
             f"Slides and cells differ as donors do (agreement of co-expression {coexpression:.2f}): each cell is moved "
-            f"{average:.0%} of the way to the mean of similar cells."
+            f"{average:.0%} of the way to the mean of similar cells, and its position the less towards similar spots."
         )
         if average >= AVERAGE / 2:
             words += " Training on one slide is shorter, too."

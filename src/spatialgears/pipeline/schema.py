@@ -230,6 +230,7 @@ def _nearest(h: int, n_slides: int) -> dict[str, TensorSpec]:
         "slide": TensorSpec((bank,), "I64", 0, n_slides - 1),
         "spot": TensorSpec((bank,), "I64", 0, MOST_SPOTS),
         "reach": TensorSpec((), low=0, high=PLACE),
+        "share": TensorSpec((), low=0, high=1),
     }
 
 

@@ -22,7 +22,7 @@ from spatialgears.errors import ConfigError, InputError, RunError
 from spatialgears.runtime.files import abandoned, atomic_paths, load_state, packed_state, unfinished
 from spatialgears.storage.schema import Header, TensorSpec, check_header, check_values, read_header
 
-FORMAT = 5
+FORMAT = 6
 FILES = ("config.json", "weights.safetensors", "genes.txt", "meta.json")
 #: Bytes of each but the weights.
 MOST_SMALL = 64 * 2**20
