@@ -34,6 +34,8 @@ def test_the_worse_the_check_the_larger_the_error_it_stands_for():
     errors = [radii.expected_error(replace(CHECK, r=r)) for r in (-0.1, 0.0, 0.2, 0.4, 0.6, 0.8, 0.9)]
     assert errors[0] == errors[1] == radii.LARGEST and errors[-1] == errors[-2] == 0
     assert (np.diff(errors[1:-1]) < 0).all()
+    easy, hard = (radii.expected_error(replace(CHECK, reference=one)) for one in (0.8, 0.3))
+    assert hard < easy  # genes that direct mapping does not read, either, speak less against the places
 
 
 @pytest.mark.parametrize("cells_from", ["same-donor", "other-donor", "unknown"])

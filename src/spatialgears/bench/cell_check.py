@@ -34,6 +34,7 @@ from spatialgears.datasets import Tissue, pseudo_visium
 from spatialgears.model import GEARS
 from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.pipeline.kept_out import check_cells
+from spatialgears.pipeline.radii import reached
 from spatialgears.runtime.seeds import numpy_rng
 from spatialgears.runtime.threads import threads
 from spatialgears.validate import validate_cells
@@ -233,14 +234,12 @@ def covered(row: Row, level: int, *, widened: bool) -> float:
     return float(np.interp(row["widened"] if widened else 1.0, errors, QUANTILES, left=0.0, right=1.0))
 
 
-def calibration(rows: Sequence[Row]) -> tuple[float, float] | None:
-    """``LARGEST`` and ``POWER`` of :mod:`~spatialgears.pipeline.radii`: the line through the errors of simulated cells."""
-    known = [row for row in rows if row["run"].startswith(SIMULATED) and not _hopeless(row)]
-    missing = [1 - np.clip(row["r"] / row["ceiling"], 0, 0.98) for row in known]
-    if len(set(missing)) < 2:
-        return None
-    power, largest = np.polyfit(np.log(missing), np.log([row["error"] for row in known]), 1)
-    return float(np.exp(largest)), float(power)
+def calibration(rows: Sequence[Row]) -> float | None:
+    """``LARGEST`` of :mod:`~spatialgears.pipeline.radii`, by the errors of cells that differ from the slides."""
+    known = [row for row in rows if row["widened"] > 1 and not _hopeless(row)]
+    missing = [1 - reached(row["r"], row["reference"], row["ceiling"]) for row in known]
+    errors = [row["error"] for row in known]
+    return float(np.exp(np.mean(np.log(errors) - np.log(missing)))) if all(missing) and known else None
 
 
 def words(found: dict[str, Any]) -> str:
@@ -257,7 +256,7 @@ def words(found: dict[str, Any]) -> str:
     fits = (
         ""
         if law is None
-        else " Median error of simulated cells: {:.2f} (1 - r / ceiling)^{:.2f} RMS radii.".format(*law)
+        else f" Median error of cells whose radii are widened: {law:.2f} (1 - r / sqrt(direct mapping x ceiling)) RMS radii."
     )
     return (
         f"{found['runs']} runs, {found['checked']} of them checked. Rank correlation with the true Spearman: "

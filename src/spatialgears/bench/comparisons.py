@@ -107,6 +107,12 @@ def _coverage_figures(rows: Sequence[Row], store: Store, tasks: Iterable[Task]) 
     return {"curves": figures.calibration(found)} if found else {}
 
 
+def _by_donors(rows: Sequence[Row], store: Store, tasks: Iterable[Task]) -> dict[str, Figure]:
+    some = [row for row in rows if "donors" in row["setting"] and "one sample" not in row["method"]]
+    columns = ("spearman", "shell_f1", "cover50", "cover90")
+    return {"curve": figures.sweep(some, "donors", columns=columns)} if some else {}
+
+
 def _layout_figures(rows: Sequence[Row], store: Store, tasks: Iterable[Task]) -> dict[str, Figure]:
     made = {}
     for task in tasks:
@@ -184,6 +190,7 @@ COMPARISONS = (
         ("default", "kNN on weighted PCA"),
         ("spearman", "edge_auc", "shell_f1", "cover50", "cover90"),
         simulated=sets.simulated_donors,
+        draw=_by_donors,
     ),
     Comparison(
         "simulated",
