@@ -9,7 +9,7 @@ import torch
 from spatialgears.geometry.features import Features
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.geometry.training import TrainedFolds
-from spatialgears.pipeline.evaluation import choose_reach, place_unseen, reference_places
+from spatialgears.pipeline.evaluation import choose_average, choose_reach, place_unseen, reference_places
 
 RNG = np.random.default_rng(0)
 SLIDES = [RNG.normal(size=(60, 2)), RNG.normal(size=(40, 2))]
@@ -20,7 +20,7 @@ class Spots:
     """Features that are the places themselves."""
 
     @staticmethod
-    def draw(index, generator):
+    def draw(index, generator, average):
         return Features(COORDS[index])
 
 
@@ -100,7 +100,7 @@ def test_nearest_spots_reach_as_far_as_models_are_off(by_slide, monkeypatch):
 
     class Spots:
         @staticmethod
-        def draw(index, generator):
+        def draw(index, generator, average):
             return Features(coords[index], z[index])
 
     found = {}
@@ -117,6 +117,22 @@ def test_nearest_spots_reach_as_far_as_models_are_off(by_slide, monkeypatch):
         found[size, spread] = choose_reach(nearest, fit, Spots(), slides, cells, seed=0)
     assert found[0.0, 1.0] == 0  # what is exact stays
     assert 0.1 <= found[0.8, 1.0] <= 1.5 and found[0.8, 2.0] == pytest.approx(2 * found[0.8, 1.0])
+
+
+@pytest.mark.parametrize(("noise", "off", "chosen"), [(1.0, 0.0, 0.6), (0.0, 1.0, 0.0)])
+def test_left_out_donors_choose_how_far_cells_are_averaged(noise, off, chosen):
+    """Averaging takes noise away, and what is a spot's own with it."""
+    rng = torch.Generator().manual_seed(0)
+    blur, elsewhere = (torch.randn(100, 2, generator=rng) for _ in range(2))
+
+    class Spots:
+        @staticmethod
+        def draw(index, generator, average):
+            moved = (1 - average) * noise * blur[index] + average * off * elsewhere[index]
+            return Features(COORDS[index] + moved, None)
+
+    folds = TrainedFolds([lambda x: x, lambda x: x], np.repeat([0, 1], [60, 40]))
+    assert choose_average(None, folds, Spots(), SLIDES, seed=0, most=0.6) == chosen
 
 
 class Views:

@@ -18,6 +18,12 @@ def test_cells_are_averaged_the_more_the_less_alike_they_are(coexpression, avera
     assert bool(found.words) == (average > 0)
 
 
+def test_donors_that_are_left_out_decide_how_far():
+    found = Likeness.of(0.8, Config.preset("default"), donors=True)
+    assert found.by_donors and found.average == AVERAGE and "left out decide" in found.words
+    assert Likeness.of(0.9, Config.preset("default"), donors=True) == Likeness()
+
+
 @pytest.mark.parametrize("preset", ["default", "quick"])
 def test_training_is_shorter_where_cells_are_averaged(preset):
     config = Config.preset(preset)

@@ -102,8 +102,9 @@ def _looks(
     nearest: NearestSpots | None,
     views: int,
     at_most: int,
+    average: float = 0.0,
 ) -> Iterator[_Look]:
-    """Views of the spots of each slide (or ``at_most`` of them), for every model that some are held out of."""
+    """Views of the spots of each slide (or ``at_most`` of them), averaged so far, for every model that some are held out of."""
     everywhere = np.concatenate(slides)
     for number, model in enumerate(folds.models):
         known = None if nearest is None else nearest.without(folds.fold == number)
@@ -114,7 +115,7 @@ def _looks(
             halves = torch.rand(len(some), generator=torch_rng(seed, "halves", number, s)).argsort() % 2 == 0
             index, truth = torch.from_numpy(some), torch.from_numpy(everywhere[some]).float()
             for view in range(views):
-                features = spots.draw(index, torch_rng(seed, "unseen", number, s, view))
+                features = spots.draw(index, torch_rng(seed, "unseen", number, s, view), average=average)
                 own_seed = child_seed(seed, "spread", number, s, view)
                 yield _Look(model, known, s, view, own_seed, index, truth, unseen, halves, features)
 
@@ -176,6 +177,37 @@ def choose_reach(
     reach *= float(wider.clamp_min(1))
     logger.info("similar spots are searched within %.2f RMS radii of the generators' positions", reach)
     return reach
+
+
+@torch.no_grad()
+def choose_average(
+    nearest: NearestSpots | None,
+    folds: TrainedFolds,
+    spots: SpotFeatures,
+    slides: Sequence[NDArray[np.float64]],
+    *,
+    seed: int,
+    most: float,
+) -> float:
+    """How far profiles of another donor move towards the mean of similar ones, up to ``most``: as places left-out donors best.
+
+    Each donor has one vote. Positions move the less towards similar spots, as those of cells do.
+    """
+    averages, errors = (0.0, most / 2, most), []
+    for average in averages:
+        found: dict[int, list[Tensor]] = {}
+        for look in _looks(
+            folds, spots, slides, seed=seed, nearest=nearest, views=1, at_most=REACH_SPOTS, average=average
+        ):
+            if look.known is not None:
+                look.known.share.fill_(1 - average)
+            places = look.posed(look.guided(look.model(look.features.seen[None])[0].float()))
+            donor = int(folds.fold[look.index[look.unseen][0]])
+            found.setdefault(donor, []).append((places - look.truth[look.unseen]).norm(dim=1))
+        errors.append(float(np.mean([float(torch.cat(one).mean()) for one in found.values()])))
+    average = averages[int(np.argmin(errors))]
+    logger.info("left-out donors choose to average cells %.0f%% of the way", 100 * average)
+    return average
 
 
 def evaluated(

@@ -24,6 +24,7 @@ from spatialgears.runtime.seeds import numpy_rng, torch_rng
 
 #: Cells among which similar ones are found, the fewest cells that are averaged, and how many are averaged with each.
 AVERAGED, FEWEST_AVERAGED, ALIKE = 4000, 100, 20
+SPOTS_ALIKE = 5  # spots that are averaged: there are fewer of them than of cells
 DENSE_CELLS = 4096  # profiles with all their genes at once, where only their embedding is wanted
 
 
@@ -48,11 +49,15 @@ class SpotFeatures:
             return self.encoder.embed(x)
         return x if self.signal is None else self.signal.of_spots(x, index)
 
-    def draw(self, index: Tensor, generator: torch.Generator) -> Features:
-        """A fresh view of the spots ``index`` (...,), with its embedding where that is used."""
+    def draw(self, index: Tensor, generator: torch.Generator, *, average: float = 0.0) -> Features:
+        """A fresh view of the spots ``index`` (...,), with its embedding where that is used.
+
+        Views may be moved towards the mean of those most similar to them, as far as ``average`` says, as cells are.
+        """
         if self.embedding_only:
             return Features(None, self.seen(index, generator))
         x = self.views.draw(index, generator)
+        x = Pull.fit(x, average, nearest=SPOTS_ALIKE)(x) if average else x
         expression = x if self.signal is None else self.signal.of_spots(x, index)
         return Features(expression, None if self.encoder is None else self.encoder.embed(x))
 

@@ -23,7 +23,7 @@ from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.geometry.training import GeometryFit, train_geometry
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline.cell_check import CheckedSlide
-from spatialgears.pipeline.evaluation import choose_reach, evaluate_held_out
+from spatialgears.pipeline.evaluation import choose_average, choose_reach, evaluate_held_out
 from spatialgears.pipeline.features import CellView, SpotFeatures
 from spatialgears.pipeline.fitted import Fitted, KeptSlide
 from spatialgears.pipeline.foreseen import require_sets
@@ -92,6 +92,9 @@ def fit_model(
     some_cells = _some_cells(prepared, view, config)
     geometry = _fit_geometry(prepared, spots, run)
     nearest = _fit_nearest(prepared, spots, geometry, some_cells, config)
+    average = _how_far_averaged(prepared, spots, geometry, nearest, config)
+    if nearest is not None:
+        nearest.share.fill_(1 - average)
     network = Ensemble(geometry.members, nearest).eval()
     checks, confidence = evaluate_held_out(
         geometry,
@@ -119,7 +122,7 @@ def fit_model(
         folds=prepared.folds,
         donors=prepared.inputs.donors,
         matched=prepared.matched,
-        average=prepared.likeness.average,
+        average=average,
         order=prepared.order,
         threads=torch.get_num_threads(),
     )
@@ -209,8 +212,21 @@ def _fit_nearest(
     nearest = NearestSpots(bank, coords[some], views.group[some], some)
     reach = choose_reach(nearest, geometry, spots, prepared.slides, some_cells, seed=seed)
     nearest.reach.fill_(reach)
-    nearest.share.fill_(1 - prepared.likeness.average)
     return nearest
+
+
+def _how_far_averaged(
+    prepared: Prepared,
+    spots: SpotFeatures,
+    geometry: GeometryFit,
+    nearest: NearestSpots | None,
+    config: Config,
+) -> float:
+    """How far cells are moved towards the mean of similar ones, by likeness or by left-out donors."""
+    likeness, folds = prepared.likeness, geometry.slide_folds
+    if not likeness.by_donors or folds is None:
+        return likeness.average
+    return choose_average(nearest, folds, spots, prepared.slides, seed=config.seed, most=likeness.average)
 
 
 def mean_views(views: SpotViews, *, seed: int) -> Tensor:

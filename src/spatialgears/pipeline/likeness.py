@@ -3,7 +3,8 @@
 Cells of another donor differ from the slides in more than noise: their genes go together differently. What a single cell has
 of its own then says less about its place than what it shares with similar cells, its most similar single spots less than what
 the generators make of all, and what networks learn late in training are details of the slides' donor. Cells of the slides' own
-donor lose by such caution, so the agreement of co-expression decides.
+donor lose by such caution, so the agreement of co-expression decides. Where donors are left out, they decide how far it goes
+(:func:`~spatialgears.pipeline.evaluation.choose_average`).
 """
 
 from __future__ import annotations
@@ -28,19 +29,28 @@ class Likeness(NamedTuple):
     average: float = 0.0
     words: str = ""  # why; empty where it was set, or is not done
 
+    by_donors: bool = False  # whether donors that are left out decide how far, up to ``average``
+
     @classmethod
-    def of(cls, coexpression: float | None, config: Config) -> Likeness:
-        """By the agreement of co-expression, which may be unknown, unless the configuration says how far."""
+    def of(cls, coexpression: float | None, config: Config, *, donors: bool = False) -> Likeness:
+        """By the agreement of co-expression, which may be unknown, unless the configuration says how far.
+
+        ``donors`` says whether any are left out.
+        """
         said = config.expression.average
         if said != "auto":
             return cls(said)
         if coexpression is None or coexpression >= ALIKE:
             return cls()
+        why = f"Slides and cells differ as donors do (agreement of co-expression {coexpression:.2f})"
+        if donors:
+            words = f"{why}: donors that are left out decide how far each cell is moved to the mean of similar cells."
+            return cls(AVERAGE, words, by_donors=True)
         share = float(np.clip((ALIKE - coexpression) / (ALIKE - UNLIKE), 0, 1))
         average = round(AVERAGE * share, 2)
         words = (
-            f"Slides and cells differ as donors do (agreement of co-expression {coexpression:.2f}): each cell is moved "
-            f"{average:.0%} of the way to the mean of similar cells, and its position the less towards similar spots."
+            f"{why}: each cell is moved {average:.0%} of the way to the mean of similar cells, "
+            "and its position the less towards similar spots."
         )
         if average >= AVERAGE / 2:
             words += " Training on one slide is shorter, too."

@@ -77,7 +77,8 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
     folds = draw_folds([len(coords) for coords in places], config, wholes=inputs.donors.left_out)
     panel, columns = choose_panel(spots, places, cells, folds, inputs=inputs, config=config)
     agreement = SlideCellAgreement.of(inputs)
-    likeness = Likeness.of(agreement.coexpression, config)
+    left_out = folds.left_out > 0 and inputs.donors.count > 1
+    likeness = Likeness.of(agreement.coexpression, config, donors=left_out)
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     return Prepared(
         inputs=inputs,
