@@ -54,8 +54,12 @@ def run(request: Request, tell: Tell) -> Outcome:
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows of tasks that are scored by Spearman, without further layouts of a run and variants of our own method."""
+    """The rows of tasks that are scored by Spearman, without further layouts of a run and variants of our own method.
+
+    Tasks on which some peer was run, if there are any.
+    """
     scored = {row["task"] for row in rows if "spearman" in row["metrics"]}
+    scored = scored & {row["task"] for row in rows if row["kind"] == "peer"} or scored
     return [
         row
         for row in rows
