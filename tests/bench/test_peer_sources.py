@@ -212,7 +212,7 @@ def test_envi_places_cells_by_its_latent_space(place, pair):
             self.spatial_data, self.sc_data = spatial_data, sc_data
 
         def train(self, *, training_steps, key):
-            assert training_steps == 2000
+            assert training_steps == 1000
             self.spatial_data.obsm["envi_latent"] = pair[0].obsm["spatial"]
             self.sc_data.obsm["envi_latent"] = np.tile([20.0, 15.0], (40, 1))
 

@@ -170,7 +170,7 @@ PEERS = {
             "pypi.org/project/isortpy",
             environment="with_torch",
         ),
-        Peer("envi", "ENVI, 2,000 steps", ("scenvi", "jax"), "MIT", "pypi.org/project/scenvi"),
+        Peer("envi", "ENVI, 1,000 steps", ("scenvi", "jax"), "MIT", "pypi.org/project/scenvi"),
         Peer("sc2spa", "SC2Spa", ("SC2Spa", "tensorflow_cpu"), "BSD-3-Clause", "pypi.org/project/SC2Spa"),
         Peer(
             "tangram_tuned",

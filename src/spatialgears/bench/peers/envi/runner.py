@@ -1,4 +1,4 @@
-"""ENVI with its defaults, but 2,000 steps instead of 10,000, which are made for a GPU.
+"""ENVI with its defaults, but 1,000 steps instead of 10,000, which are made for a GPU.
 
 It gives cells no place of their own: each goes to the mean of its 5 nearest spots in the latent space.
 """
@@ -14,7 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import dense, needs_counts, run
 
-STEPS = 2000
+STEPS = 1000
 
 
 def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
