@@ -1,7 +1,7 @@
 """scSpace from its repository, with its defaults: transfer component analysis, then an MLP to coordinates.
 
-It is trained on coordinates in units of the spot pitch, as in its vignettes; with large units it does not
-learn.
+It is trained on coordinates that start at zero, in units of the spot pitch, as in its vignettes. Far from zero it learns
+less: its last layer has to reach them in small steps.
 """
 
 from __future__ import annotations
