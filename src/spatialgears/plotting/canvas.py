@@ -86,10 +86,10 @@ def plain(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def set_title(ax: Axes, title: str | None) -> None:
-    """A title from data is text, never mathematics."""
+def set_title(ax: Axes, title: str | None, *, pad: float | None = None) -> None:
+    """A title from data is text, never mathematics; ``pad`` points above the axes."""
     if title:
-        ax.set_title(title).set_parse_math(False)
+        ax.set_title(title, pad=pad).set_parse_math(False)
 
 
 def point_size(ax: Axes, n_points: int) -> float:

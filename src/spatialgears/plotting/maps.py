@@ -24,6 +24,8 @@ from spatialgears.plotting.values import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ABOVE_NAMES = 22  # points between two panels and their title, which leave room for the panels' names
+
 
 @canvas.for_paper
 def reconstruction(
@@ -190,7 +192,7 @@ def truth_vs_prediction(
         ax, true, predicted, values, ("truth", "prediction"), label=label, size=size, cmap=cmap, legend=legend
     )
     _scale_bar(ax)
-    canvas.set_title(ax, title)
+    canvas.set_title(ax, title, pad=ABOVE_NAMES)
     return ax
 
 
@@ -248,7 +250,7 @@ def embedding_before_after(
     _side_by_side(ax, left, right, values, names, label=label, size=size)
     words = "first two components of each, scaled to unit spread"
     ax.text(0.5, -0.02, words, transform=ax.transAxes, ha="center", va="top")
-    canvas.set_title(ax, title)
+    canvas.set_title(ax, title, pad=ABOVE_NAMES)
     return ax
 
 
