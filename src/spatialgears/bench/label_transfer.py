@@ -43,7 +43,7 @@ OURS = "spatialgears"
 BINS = 10  # of the probability, in which it is compared with the accuracy
 NEIGHBORS = 15  # spots that vote for a label
 CELLS = 30  # cells that a spot is read from
-MOST = 1000  # cells that are labelled, drawn at random: peers take minutes
+MOST = 500  # cells that are labelled, drawn at random: peers take minutes
 
 
 @dataclass(frozen=True, eq=False)
