@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spatialgears.bench import imputation, label_transfer
 from spatialgears.bench.overview import run
 from spatialgears.bench.request import Request
 from spatialgears.bench.tables import TABLE1, behind, standing
@@ -99,3 +100,51 @@ def test_where_ours_stands_is_told_by_the_rows(rows):
 def test_tables_are_those_of_the_rows():
     printed = run(Request(out=DOCS / "benchmark"), print).text
     assert printed == (DOCS / "benchmark" / "tables.md").read_text(encoding="utf-8")
+
+
+#: Names of methods in the tables of answers where they differ from those in rows.
+ANSWERS = {
+    "`sg.tl.impute`": imputation.OURS,
+    "kNN of expression": "kNN",
+    "mean of all cells": "mean",
+    "`sg.tl.transfer`": f"{label_transfer.OURS}: transfer",
+    "`sg.tl.abundance`": f"{label_transfer.OURS}: abundance",
+    "nearest spots by position": "nearest spots by place",
+    "non-negative least squares of mean profiles": "NNLS of mean profiles",
+    "composition of all cells, everywhere": "composition of all cells",
+}
+
+
+def check(line: list[str], values: list[float | None]) -> None:
+    """Whether the figures of a table line are these values, rounded; a dash where there is none."""
+    for figure, value in zip(line[1:], values, strict=True):
+        digits = len(figure.partition(".")[2])
+        expected = "–" if value is None else f"{value:.{digits}f}".replace("-0", "-").removeprefix("0")
+        assert figure.strip("*") == (expected or "0"), (line, values)
+
+
+def test_answers_are_those_measured():
+    """Kept-out genes, labels, composition, and time and memory."""
+    rows = [json.loads(path.read_text()) for path in sorted((DOCS / "benchmark" / "rows").glob("*.json"))]
+    genes = imputation.summary([row for row in rows if "scores" in row])
+    known = {(row["set"], row["method"]): row for row in genes}
+    sets = [name for _, name, _, _ in imputation.SETS]
+    methods = {row["method"] for row in genes}
+    shown = [line for line in lines_of(RESULTS, 9) if ANSWERS.get(line[0], line[0]) in methods]
+    assert len(shown) == len(methods) >= 11
+    for line in shown:
+        mine = [known.get((name, ANSWERS.get(line[0], line[0])), {}) for name in sets]
+        check(line, [row.get(metric) for row in mine for metric in ("r", "ssim")])
+    labelled = [row for part in rows for row in part.get("rows", ())]
+    for metrics in (("accuracy", "ARI", "mean probability", "calibration error"), ("JSD", "RMSE")):
+        of = {row["method"]: row for row in labelled if metrics[0] in row}
+        shown = [line for line in lines_of(RESULTS, len(metrics) + 1) if ANSWERS.get(line[0], line[0]) in of]
+        assert len(shown) == len(of) >= 5
+        for line in shown:
+            check(line, [of[ANSWERS.get(line[0], line[0])][metric] for metric in metrics])
+    timed = [row for row in rows if "function" in row]
+    shown = [line for line in lines_of(RESULTS, 4) if line[0] in {row["function"] for row in timed}]
+    assert len(shown) == len(timed) >= 8
+    for line in shown:
+        (row,) = [row for row in timed if [row["function"], f"{row['cells']:,}"] == line[:2]]
+        check(line[1:], [row["seconds"], row["peak GB"]])
