@@ -100,7 +100,7 @@ def test_the_small_paper_preset_has_every_component_and_weight_of_the_paper():
         "expression": "encoder_genes gene_selection batch_size max_steps lr grl_warmup_epochs grl_ramp_epochs",
         "supervision": "n_min n_max",
         "geometry": "width inducing reference steps batch_size slide_batch lr",
-        "assembly": "steps",
+        "assembly": "patch_size steps",
     }
     found = set(changes(Config.preset("paper-small"), "paper"))
     assert found == {f"{stage}.{key}" for stage, keys in sizes.items() for key in keys.split()}

@@ -133,7 +133,7 @@ SMALLER: dict[str, dict[str, Any]] = {
         "slide_batch": 2,
         "lr": 2e-3,
     },
-    "assembly": {"steps": 8},
+    "assembly": {"patch_size": 4096, "steps": 8},
 }
 PRESETS["paper-small"] = PRESETS["paper"] | {
     stage: PRESETS["paper"][stage] | smaller for stage, smaller in SMALLER.items()
