@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK = 2000  # cells whose weights for all spots are held at once
-#: Components of the spots' expression by which cells and spots are compared, of a panel and of a transcriptome: for single
-#: cells, and for averages over cells, in which noise cancels.
+#: Components of the spots' expression by which cells and spots are compared, of a panel and of a transcriptome: for what cells
+#: are, and for genes, which are averaged over cells, so that noise cancels.
 COMPONENTS = (100, 30), (300, 100)
 SIMILAR = 15  # cells that a profile is averaged with
 AMONG = 10_000  # cells that similar ones are looked for among
@@ -300,27 +300,27 @@ def gather(
     layer: str | None,
     spatial_key: str,
     outside: str | None,
-    averaged: bool,
+    genes: bool,
     seed: int,
 ) -> Evidence:
     """What cells and slide share; the cells are registered unless places do not count."""
     coords = lookup.places(slide, spatial_key, "slide")
     kept = lookup.counted(adata, outside)
-    of_cells, of_spots, genes = shared_columns(adata, slide, layer)
+    of_cells, of_spots, names = shared_columns(adata, slide, layer)
     laid, spread, explained, pitch = None, None, None, spot_pitch(coords)
     if places:
         laid, length, explained = _on_slide(adata, slide, coords, kept, basis=basis, layer=layer, seed=seed)
         own = lookup.spreads(adata, "gears_radius50", np.ones(adata.n_obs, bool)) if _radii(adata) else 0.0
         spread = np.sqrt((length * own) ** 2 + (pitch / 2) ** 2) * np.ones(adata.n_obs)
     logged, depth, target = _logged(adata, layer, "cells", None, kept)
-    spots, counted, _ = _logged(slide, layer, "slide", None if averaged else target)
+    spots, counted, _ = _logged(slide, layer, "slide", None if genes else target)
     spots = spots[:, of_spots]
     moran = morans_i(spots, coords, raw=False)
     chosen = most_spatial(moran)
     return Evidence(
         logged=logged,
         columns=of_cells[chosen],
-        genes=genes[chosen],
+        genes=names[chosen],
         moran=moran[chosen],
         spots=spots[:, chosen].toarray(),
         kept=kept,
@@ -330,7 +330,7 @@ def gather(
         depth=None if counted is None else depth,
         target=target,
         unlike=depth is not None and counted is None,
-        rank=COMPONENTS[averaged][len(chosen) > WHOLE_TRANSCRIPTOME],
+        rank=COMPONENTS[genes][len(chosen) > WHOLE_TRANSCRIPTOME],
         checked=_checked(adata),
         explained=explained,
         laid=laid,
@@ -339,7 +339,7 @@ def gather(
 
 
 def choose(
-    evidence: Evidence, *, place: float | None, likeness: float | None, averaged: bool, seed: int
+    evidence: Evidence, *, place: float | None, likeness: float | None, averaged: bool, genes: bool, seed: int
 ) -> Settings:
     """The settings that kept-out genes, read from the cells and compared with the slide, speak for.
 
@@ -354,9 +354,11 @@ def choose(
         raise InputError("Neither place nor likeness counts.", "Give one of them a strength above 0.")
     trial = Trial(evidence, seed=seed)
     if averaged:
-        usual = Settings()
+        usual = Settings(corrected=genes)
         found = (
-            usual if (usual.likeness, usual.place) in strengths else Settings(*strengths[len(strengths) // 2])
+            usual
+            if (usual.likeness, usual.place) in strengths
+            else Settings(*strengths[len(strengths) // 2], corrected=genes)
         )
         for _ in range(2):  # one after the other, and then again
             found = trial.better(
@@ -367,7 +369,8 @@ def choose(
             )
             found = trial.better(found, [replace(found, similar=share) for share in SHARE])
             found = trial.better(found, [replace(found, spread=spread) for spread in (True, False)])
-            found = trial.better(found, [replace(found, corrected=corrected) for corrected in (True, False)])
+            if genes:
+                found = trial.better(found, [replace(found, corrected=one) for one in (True, False)])
             if evidence.unlike:  # the slide's values may be linear, as intensities are
                 tried = [trial.scored(replace(found, logged=logged)) for logged in (True, False)]
                 found = max(tried, key=lambda one: one.score)

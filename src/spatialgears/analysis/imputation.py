@@ -97,7 +97,7 @@ def impute(
     at = None if places is None else _checked(places)
     evidence, settings = weigh(
         cells, slide, place=place, likeness=likeness, basis=basis, layer=layer, spatial_key=spatial_key, outside=outside,
-        averaged=True, seed=seed,
+        averaged=True, genes=True, seed=seed,
     )  # fmt: skip
     names = lookup.gene_names(cells, layer, "cells")
     weights = matrix(evidence, settings, seed=seed)

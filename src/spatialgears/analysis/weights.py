@@ -100,8 +100,9 @@ def weigh(
     outside: str | None,
     seed: int,
     averaged: bool = False,
+    genes: bool = False,
 ) -> tuple[Evidence, Settings]:
-    """The evidence, and how much place and likeness count for single cells, or for what is ``averaged`` over cells."""
+    """The evidence, and how much place and likeness count: for single cells, or for what is ``averaged`` over them."""
     for name, value in (("place", place), ("likeness", likeness)):
         if value is not None and not 0 <= value < np.inf:
             raise InputError(
@@ -109,9 +110,11 @@ def weigh(
             )
     evidence = gather(
         cells, slide, basis=basis, places=place != 0, layer=layer, spatial_key=spatial_key, outside=outside,
-        averaged=averaged, seed=seed,
+        genes=genes, seed=seed,
     )  # fmt: skip
-    return evidence, choose(evidence, place=place, likeness=likeness, averaged=averaged, seed=seed)
+    return evidence, choose(
+        evidence, place=place, likeness=likeness, averaged=averaged, genes=genes, seed=seed
+    )
 
 
 def matrix(evidence: Evidence, settings: Settings, *, seed: int) -> sparse.csr_matrix:
