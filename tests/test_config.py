@@ -96,10 +96,10 @@ def test_paper_preset_is_the_appendix(stage):
 
 
 def test_the_small_paper_preset_has_every_component_and_weight_of_the_paper():
-    sizes = {
+    sizes = {  # and some dropout
         "expression": "encoder_genes gene_selection batch_size max_steps lr grl_warmup_epochs grl_ramp_epochs",
         "supervision": "n_min n_max",
-        "geometry": "width inducing reference steps batch_size slide_batch lr",
+        "geometry": "input_dropout width inducing reference steps batch_size slide_batch lr",
         "assembly": "patch_size steps",
     }
     found = set(changes(Config.preset("paper-small"), "paper"))

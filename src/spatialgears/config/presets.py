@@ -69,7 +69,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         },
         "geometry": {  # Geometry Model (Stage C)
             "inputs": "embedding",
-            "input_dropout": 0.1,  # silent: the rate of the discriminators
+            "input_dropout": 0.0,
             "hidden_dropout": 0.0,
             "hidden": 0,  # section 3.4: "a linear projection followed by stacked ISAB layers"
             "width": 256,
@@ -112,7 +112,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     },
 }
 
-#: What ``paper-small`` changes of ``paper``: sizes and lengths only.
+#: What ``paper-small`` changes of ``paper``: sizes, lengths, and dropout of the embedding.
 SMALLER: dict[str, dict[str, Any]] = {
     "expression": {
         "encoder_genes": 2000,
@@ -125,6 +125,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     },
     "supervision": {"n_min": 200, "n_max": 400},
     "geometry": {
+        "input_dropout": 0.1,
         "width": 64,
         "inducing": 32,
         "reference": 256,
