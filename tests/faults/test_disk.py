@@ -44,7 +44,7 @@ def check_limit(size, processes, tools, small_files, fault_config, whole_run, ou
     return words.split(" could")[0].rsplit("/", 1)[1]
 
 
-@pytest.mark.parametrize(("size", "name"), [(40_000, "safetensors"), (3_000_000, "report.html")])
+@pytest.mark.parametrize(("size", "name"), [(40_000, "safetensors"), (2_600_000, "report.html")])
 def test_a_full_disk(
     size, name, processes, tools, small_files, fault_config, whole_run, tmp_path, record_property
 ):
@@ -58,7 +58,7 @@ def test_a_full_disk_at_every_file(
     processes, tools, small_files, fault_config, whole_run, tmp_path, record_property
 ):
     named = set()
-    for size in (100, 1000, 10_000, 60_000, 80_000, 100_000, 140_000, 200_000, 3_000_000):
+    for size in (100, 1000, 10_000, 60_000, 80_000, 100_000, 140_000, 200_000, 2_600_000):
         named.add(
             check_limit(size, processes, tools, small_files, fault_config, whole_run, tmp_path / str(size))
         )
