@@ -478,7 +478,10 @@ class Trial:
         if similar not in self.compared:
             own = self.evidence.profiles(self.rows, similar)
             parts = [Likeness.of(self.evidence, own, self.part == number) for number in range(PARTS)]
-            self.compared[similar] = [(part.spots, part.embed(own), part.cosine(own)) for part in parts]
+            embedded = [part.embed(own) for part in parts]
+            self.compared[similar] = [
+                (part.spots, cells, cells @ part.spots.T) for part, cells in zip(parts, embedded, strict=True)
+            ]
         return self.compared[similar]
 
 

@@ -307,6 +307,8 @@ class _Phases:
         if self.config.compile:
             objective.compile(dynamic=True)
 
+        dropout_seed = partial(child_seed, self.seed, "dropout", name)
+
         def inputs(step: int) -> tuple[Batch, Noise | None, torch.Generator | None]:
             own = generator = torch_rng(
                 self.seed, "minisets", name, step, 0
@@ -316,8 +318,9 @@ class _Phases:
             batch = self.batch(minisets, step, generator, own)
             if part != "generator":
                 return batch, self._noise(batch, step / steps, own), None
-            hide = torch_rng(self.seed, "dropout", name, step, fabric.global_rank)
-            return batch, None, None if self.config.compile else hide
+            if self.config.compile:  # torch's own dropout, by the global generator
+                return batch, None, None
+            return batch, None, torch.Generator().manual_seed(dropout_seed(step, fabric.global_rank))
 
         phase = Phase(
             name=name,
@@ -326,7 +329,7 @@ class _Phases:
             optimizer=adam,
             steps=steps,
             inputs=inputs,
-            dropout_seed=partial(child_seed, self.seed, "dropout", name),
+            dropout_seed=dropout_seed,
             model=model,
             evaluate=score,
             every=g.eval_every,

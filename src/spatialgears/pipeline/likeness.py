@@ -28,7 +28,6 @@ class Likeness(NamedTuple):
     #: spots, and its position moves the less towards theirs.
     average: float = 0.0
     words: str = ""  # why; empty where it was set, or is not done
-
     by_donors: bool = False  # whether donors that are left out decide how far, up to ``average``
 
     @classmethod
