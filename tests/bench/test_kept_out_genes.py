@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from anndata import AnnData
 
 from spatialgears import datasets
 from spatialgears.bench import kept_out_genes
+from spatialgears.bench.harness import Limits
 from spatialgears.bench.request import Request
 from spatialgears.datasets import Tissue
 
@@ -67,3 +69,30 @@ def test_placed_cells_show_kept_out_genes_and_rows_are_kept(small_config, tmp_pa
 
     monkeypatch.setattr(kept_out_genes, "measured", refuse)
     assert kept_out_genes.run(request, told.append).found == outcome.found
+
+
+def test_genes_are_read_from_cells_that_a_peer_places(plane, fake):
+    """The first two genes are coordinates, and a third follows the first; a peer that fails is a row with its reason."""
+    planes = [plane(n, seed=n) for n in (200, 400)]
+    genes = pd.DataFrame(index=["x", "y", "noise", "follows x"])
+    slide, cells = (AnnData(one.X[:, [0, 1, 2, 0]], var=genes, obsm=dict(one.obsm)) for one in planes)
+    tissue, limits = Tissue([slide], cells, cells), Limits(threads=1)
+    rows = [
+        kept_out_genes.by_peer(tissue, ["x", "y", "noise"], ["follows x"], fake(name), limits)
+        for name in ("noisy", "crash")
+    ]
+    done, failed = kept_out_genes.peer_summary([*rows, rows[0]])
+    assert done["mean r"] > 0.8 and done["folds"] == 2 and done["note"] == ""
+    assert failed["mean r"] is None and failed["folds"] == 0 and "upside down" in failed["note"]
+
+
+def test_peers_run_beside_a_preset_and_their_rows_are_kept(small_config, fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_out_genes.sets, "SIMULATED", SMALL)
+    monkeypatch.setattr(kept_out_genes, "FOLDS", 2)
+    monkeypatch.setattr(Request, "config", lambda self, preset: small_config)
+    monkeypatch.setattr(Request, "preset_and_peers", lambda self, preset: (preset, [fake("noisy")]))
+    request, told = Request(out=tmp_path, simulated=True, seeds=1), []
+    outcome = kept_out_genes.run(request, told.append)
+    assert len(told) == 4 and "cells placed by" in outcome.text
+    assert [row["status"] for row in outcome.found["peers"]] == ["ok", "ok"]
+    assert kept_out_genes.run(request, told.append).found["peers"] == outcome.found["peers"]

@@ -60,7 +60,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "kept-out-genes": Experiment(
         "dissociated cells without known places: genes that were kept out, read from the cells placed nearest",
-        _BY_SEED,
+        WITH_PEERS | {"seeds"},
         kept_out_genes.run,
     ),
     "impute": Experiment(

@@ -3,7 +3,7 @@
 The genes that slide and cells share are split into folds. Cells are placed by the genes of the other folds. Each position of
 the slide then gets the mean of the cells placed nearest to it, for every gene that was kept out, and that prediction is
 correlated with the measurement over positions. Beside it stand the same reading from cells at their most similar position, at
-the mean of their twenty most similar positions, and from similarity alone.
+the mean of their twenty most similar positions, from similarity alone, and from cells that peers place.
 """
 
 from __future__ import annotations
@@ -22,16 +22,23 @@ from sklearn.model_selection import KFold
 
 from spatialgears import datasets
 from spatialgears.bench import sets
+from spatialgears.bench.comparisons import line_of
+from spatialgears.bench.files import TaskFiles
+from spatialgears.bench.harness import Limits, run_one
+from spatialgears.bench.methods import Method
 from spatialgears.bench.presets import title
+from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Row, Store
 from spatialgears.bench.tables import plain_table
 from spatialgears.config import Config
 from spatialgears.datasets import Tissue
+from spatialgears.errors import RunError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.model import GEARS
 from spatialgears.pipeline.cell_check import NEAREST, correlations, nearest_cells, soft_mapping
 from spatialgears.plotting import canvas, palette
+from spatialgears.runtime.files import temporary_folder
 from spatialgears.runtime.seeds import numpy_rng
 
 FOLDS = 5  # of the shared genes
@@ -42,10 +49,10 @@ OURS = "placed cells"
 
 def run(request: Request, tell: Tell) -> Outcome:
     """The table over folds and seeds, and measured beside predicted patterns of the first seed."""
-    preset = request.preset()
+    preset, peers = request.preset_and_peers("default")
     config = request.config(preset).with_values(["geometry.refiner=none"])  # no samples are looked at
     name, tissue = _tissue(request.data, request.simulated)
-    store, table = Store(request.out), []
+    store, table, of_peers = Store(request.out), [], list[Row]()
     by_gene, patterns = dict[str, float](), list[NDArray[Any]]()
     for fold, (genes, kept_out) in enumerate(folds(tissue)):
         for seed in range(request.seeds):
@@ -56,14 +63,22 @@ def run(request: Request, tell: Tell) -> Outcome:
             if seed == 0:
                 by_gene |= dict(zip(kept_out, row["by gene"], strict=True))
                 patterns.append(predicted)
+        for peer in peers:
+            parts = ("kept-out genes", name, list(kept_out), peer.identity())
+            row = store.once(*parts, make=partial(by_peer, tissue, genes, kept_out, peer, request.limits))
+            tell(f"  {line_of(row)}")
+            of_peers.append(row)
     found = summary(table)
     shown = [{"read from": one, **figures} for one, figures in found.items()]
     text = (
         f"### kept-out-genes: {name}, {FOLDS} folds of {len(by_gene)} genes, {request.seeds} seeds, {title(preset, config)}\n\n"
         f"{plain_table(shown)}\n"
     )
+    if of_peers:
+        text += f"\n{plain_table(peer_summary(of_peers))}\n"
     figure = drawn(tissue.slides[0], by_gene, np.hstack(patterns))
-    return Outcome(text, {"summary": found, "rows": table, "by gene": by_gene}, {"kept-out-genes": figure})
+    found_all = {"summary": found, "rows": table, "by gene": by_gene, "peers": of_peers}
+    return Outcome(text, found_all, {"kept-out-genes": figure})
 
 
 def folds(tissue: Tissue) -> list[tuple[list[str], list[str]]]:
@@ -102,6 +117,44 @@ def measured(
         "check": None if check is None else check.r,
     }
     return row, predictions[OURS].astype(np.float32)
+
+
+def by_peer(
+    tissue: Tissue, genes: Sequence[str], kept_out: Sequence[str], peer: Method, limits: Limits
+) -> Row:
+    """The row of a peer that places the cells by ``genes``; its score is the mean correlation of the kept-out ones."""
+    (slide,), cells = tissue.slides, tissue.cells
+    own, truth = expression(cells)[:, cells.var_names.get_indexer(kept_out)], _dense(slide[:, kept_out].X)
+    positions = np.asarray(slide.obsm["spatial"], dtype=np.float64)
+
+    def score(coords: NDArray[Any]) -> dict[str, float]:
+        return {"r": float(correlations(truth, _read(coords, positions, values=own)).mean())}
+
+    task = Task("kept-out genes", kept_out[0], [slide[:, genes].copy()], cells[:, genes].copy(), score)
+    with temporary_folder("kept-out-genes") as folder:
+        row, _ = run_one(task, peer, TaskFiles(task, folder), seed=0, limits=limits)
+    if row["status"] == "killed":  # that says nothing about the method
+        raise RunError(f"{peer.name} {row['reason']}.")
+    return {"experiment": "kept-out-genes", **row}
+
+
+def peer_summary(rows: Sequence[Row]) -> list[Row]:
+    """Mean correlation and seconds of each peer over the folds that it placed, and why others are missing."""
+    table = []
+    for name in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == name]
+        done = [row for row in own if row["status"] == "ok"]
+        table.append(
+            {
+                "cells placed by": name,
+                "mean r": float(np.mean([row["metrics"]["r"] for row in done])) if done else None,
+                "folds": len(done),
+                "seconds": float(np.mean([row["seconds"] for row in done])) if done else None,
+                "GB": max((row["peak_gb"] for row in done), default=None),
+                "note": "; ".join(sorted({row["reason"] for row in own} - {""})),
+            }
+        )
+    return table
 
 
 def expression(cells: AnnData) -> NDArray[np.float32]:
@@ -169,7 +222,7 @@ def _once(
     store: Store, tissue: Tissue, genes: Sequence[str], kept_out: Sequence[str], config: Config
 ) -> tuple[Row, NDArray[np.float32]]:
     """What :func:`measured` returns, kept in the store."""
-    task = sets.protocols.Task("kept-out genes", "", tissue.slides, tissue.cells, lambda _: {})
+    task = Task("kept-out genes", "", tissue.slides, tissue.cells, lambda _: {})
     key = store.key("kept-out genes", task.fingerprint(), list(kept_out), config.model_dump(mode="json"))
     row, arrays = store.load(key), store.arrays(key)
     if row is None or "predicted" not in arrays:

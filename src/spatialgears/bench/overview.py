@@ -25,6 +25,8 @@ and methods are compared tissue by tissue. `gears bench tables -o FOLDER` writes
 NO_SCORE = {"timeout": "too\nslow", "memory": "too\nlarge", "unavailable": "not\nrun"}
 #: Panels of the second picture: the tasks with the most methods.
 PANELS = 6
+#: Score from which a cell of the first picture is dark, and its text white.
+DARK = 0.7
 
 
 class Point(NamedTuple):
@@ -73,9 +75,9 @@ def overview(rows: Sequence[Row]) -> Figure:
     """Spearman (and its spread over seeds) of every method on every task, best method first; bold: the best of a task.
 
     Methods are ordered by their score as a share of the task's best, averaged over tasks. Those that see true positions
-    are never the best.
+    are never the best. Tasks with the most methods come first.
     """
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    tasks = _most_methods_first(rows)
     kinds = {row["method"]: row["kind"] for row in rows}
     ceilings = {row["method"] for row in rows if row["sees_truth"]}
     found = {task: summary([row for row in rows if row["task"] == task], "spearman") for task in tasks}
@@ -95,9 +97,10 @@ def overview(rows: Sequence[Row]) -> Figure:
         for i, name in enumerate(names):
             if name in found[task]:
                 mean, spread = found[task][name]
-                text = f"{round(mean, 2) + 0.0:.2f}" + (f"\n± {spread:.2f}" if spread else "")
+                text = f"{round(mean, 2) + 0.0:.2f}" + (f"\n± {spread:.2f}" if spread >= 0.005 else "")
                 weight = "bold" if name not in ceilings and mean == best[task] else "normal"
-                ax.text(j, i, text, ha="center", va="center", fontsize=7, weight=weight)
+                color = "white" if mean > DARK else "black"
+                ax.text(j, i, text, ha="center", va="center", fontsize=7, weight=weight, color=color)
             elif failed := [row for row in rows if row["task"] == task and row["method"] == name]:
                 text = NO_SCORE.get(failed[0]["status"], "failed")
                 ax.text(j, i, text, ha="center", va="center", fontsize=6, color="0.5")
@@ -116,10 +119,7 @@ def overview(rows: Sequence[Row]) -> Figure:
 
 def time_and_accuracy(rows: Sequence[Row]) -> Figure:
     """Seconds of a run (logarithmic) against Spearman, one panel per task; hollow: did not finish."""
-    counts = {
-        row["task"]: len({other["method"] for other in rows if other["task"] == row["task"]}) for row in rows
-    }
-    tasks = sorted(counts, key=lambda task: -counts[task])[:PANELS]
+    tasks = _most_methods_first(rows)[:PANELS]
     columns = min(2, len(tasks))
     lines = -(-len(tasks) // columns)
     figure = Figure(figsize=(7.0 * columns, 4.6 * lines), layout="constrained")
@@ -135,6 +135,14 @@ def time_and_accuracy(rows: Sequence[Row]) -> Figure:
     for ax, labelled in zip(panels, points, strict=False):
         _label(ax, labelled, figure.dpi)
     return figure
+
+
+def _most_methods_first(rows: Sequence[Row]) -> list[str]:
+    """The tasks, by the number of their methods."""
+    methods: dict[str, set[str]] = {}
+    for row in rows:
+        methods.setdefault(row["task"], set()).add(row["method"])
+    return sorted(methods, key=lambda task: -len(methods[task]))
 
 
 def _time_panel(ax: Axes, rows: Sequence[Row]) -> list[Point]:

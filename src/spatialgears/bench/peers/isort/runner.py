@@ -44,7 +44,7 @@ def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
         slides, targets = [slide[index] for index in parts], [coords[index] for index in parts]
         network.train_model(model, optimizer, 3000, slides, targets, weights, betas)
         placed = [model.eval()(x).detach().numpy()]
-    return placed[0] * spots.obsm["spatial"].std(0)
+    return placed[0] * spots.obsm["spatial"].std(0) + spots.obsm["spatial"].mean(0)
 
 
 if __name__ == "__main__":

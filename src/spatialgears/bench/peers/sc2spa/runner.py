@@ -16,13 +16,14 @@ from common import hundred, log_normalised, run
 
 
 def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
-    """The predicted coordinates; the slide lies in the first quadrant, which its polar coordinates need."""
+    """The predicted coordinates, brought back from the first quadrant, which its polar coordinates need."""
     notebook = sys.modules["IPython.display"] = type(sys)("IPython.display")  # only notebooks have it
     vars(notebook)["clear_output"] = print
     from SC2Spa import tl
 
     slide, singles = log_normalised(spots, 1e4), log_normalised(cells, 1e4)
-    slide.obsm["spatial"] = hundred(spots)[0] + 1
+    location, corner, size = hundred(spots)
+    slide.obsm["spatial"] = location + 1
     tl.FineMapping(
         slide,
         singles,
@@ -34,7 +35,7 @@ def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
         FM=False,
         seed=seed,
     )
-    return singles.obsm["spatial_mapping"]
+    return singles.obsm["spatial_mapping"] / (location.max(0) + 2) * size + corner
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ from common import log_normalised, pitch, run
 
 
 def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
-    """The pseudo-space."""
+    """The pseudo-space, brought back to the slide."""
     from scSpace.scspace import construct_pseudo_space
 
     singles, mixed = log_normalised(cells, 1e4), log_normalised(spots, 1e4)
-    corner = spots.obsm["spatial"].min(0)
-    mixed.obsm["spatial"] = (spots.obsm["spatial"] - corner) / pitch(spots)
+    corner, unit = spots.obsm["spatial"].min(0), pitch(spots)
+    mixed.obsm["spatial"] = (spots.obsm["spatial"] - corner) / unit
     placed, _ = construct_pseudo_space(sc_adata=singles, st_adata=mixed, dim=min(50, spots.n_vars))
-    return placed.obsm["pseudo_space"]
+    return placed.obsm["pseudo_space"] * unit + corner
 
 
 if __name__ == "__main__":
