@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spatialgears.bench import imputation, label_transfer
+from spatialgears.bench import imputation, kept_out_genes, label_transfer
 from spatialgears.bench.overview import run
 from spatialgears.bench.request import Request
 from spatialgears.bench.tables import TABLE1, behind, standing
@@ -87,6 +87,20 @@ def test_radii_in_words_are_those_measured(rows, page, words, tasks):
     found = re.search(words, " ".join(page.read_text(encoding="utf-8").split()))
     means = [np.mean([row["metrics"][name] for row in rows[task, "GEARS default"]]) for task, name in tasks]
     assert found is not None and list(found.groups()) == [f"{100 * mean:.0f}" for mean in means]
+
+
+def test_genes_read_from_cells_of_peers_are_those_measured():
+    rows = [json.loads(path.read_text()) for path in sorted((DOCS / "benchmark" / "rows").glob("*.json"))]
+    found = kept_out_genes.peer_summary(
+        [row for row in rows if row.get("experiment") == "kept-out-genes" and "method" in row]
+    )
+    assert len(found) >= 5
+    page = RESULTS.read_text(encoding="utf-8")
+    for one in found:
+        assert one["folds"] == kept_out_genes.FOLDS
+        figure = f"{one['mean r']:.3f}".removeprefix("0")
+        line = f"| {one['cells placed by']} | {figure} | {one['seconds']:.0f} | {one['GB']:.1f} |"
+        assert line in page, line
 
 
 def test_where_ours_stands_is_told_by_the_rows(rows):

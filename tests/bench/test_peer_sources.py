@@ -221,11 +221,12 @@ def test_envi_places_cells_by_its_latent_space(place, pair):
     assert coords.shape == (40, 2) and (np.abs(coords - [20, 15]) < 6).all()
 
 
-def test_sc2spa_gets_the_slide_in_the_first_quadrant(place, pair, monkeypatch):
+def test_sc2spa_gets_the_slide_in_the_first_quadrant_and_in_random_order(place, pair, monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", made())
 
     def fine_mapping(slide, singles, *, sparse, batch_size, save, FM, seed, loss, loss_name):
         assert slide.obsm["spatial"].min() == 1 and batch_size == 2 and not sparse and not FM
+        assert list(slide.obs_names) != list(pair[0].obs_names)
         singles.obsm["spatial_mapping"] = nearest_spot(slide.X, singles.X) @ slide.obsm["spatial"]
 
     coords = place("sc2spa", SC2Spa=made(tl=made(FineMapping=fine_mapping)))

@@ -1,6 +1,7 @@
 """SC2Spa with its defaults (polar coordinates, 500 epochs at most); batches of an eighth of the spots.
 
-Its batches of 4,096 are made for Slide-seq and larger than these slides.
+Its batches of 4,096 are made for Slide-seq and larger than these slides. With a seed it does not shuffle the spots, and
+normalises by batch; so it gets them in random order, not from one side of the slide to the other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def place(spots: ad.AnnData, cells: ad.AnnData, seed: int) -> np.ndarray:
     vars(notebook)["clear_output"] = print
     from SC2Spa import tl
 
+    spots = spots[np.random.default_rng(seed).permutation(spots.n_obs)]
     slide, singles = log_normalised(spots, 1e4), log_normalised(cells, 1e4)
     location, corner, size = hundred(spots)
     slide.obsm["spatial"] = location + 1
