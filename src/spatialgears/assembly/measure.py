@@ -82,22 +82,34 @@ class Measurements:
 def measure(points: NDArray[Any], patches: Patches, *, seed: int) -> Measurements:
     """Measure within-patch edges in the geometries ``points`` (P, n, d).
 
-    An edge joins a cell to its ``NEAR`` nearest cells in the patch's geometry, and to about ``FAR`` others, so that the
-    global shape is held. A hash of the pair decides which others, so that every patch that holds both cells measures
-    them. O(P n^2); memory O(P n (NEAR + FAR)).
+    An edge joins a cell to its ``NEAR`` nearest cells in the geometry of any patch, and to about ``FAR`` others, so that the
+    global shape is held. Every patch that holds both cells measures it: one that measured only the cells it puts close
+    together would make distances too short. O(P n^2); memory O(P n (NEAR + FAR)), times the number of patches in which
+    neighbours differ.
     """
     n_patches, size = patches.cells.shape
     rule = LongEdges.drawn(patches, seed=seed)
-    parts = []
+    chosen = np.zeros(0, np.int64)
     step = max(1, _PAIRS // size**2)
     for start in range(0, n_patches, step):
         part = slice(start, start + step)
-        row, pair, distance = _edges(points[part].astype(np.float64), patches.cells[part], rule)
-        parts.append((pair, row + start, distance))
-    pair, patch, distance = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(pair * n_patches + patch)  # the keys differ, so any sort gives one result
+        chosen = np.union1d(chosen, _edges(points[part].astype(np.float64), patches.cells[part], rule))
+    first, second = np.divmod(chosen, patches.n_cells)
+    pointers = np.searchsorted(first, np.arange(patches.n_cells + 1))
+    place = np.full(patches.n_cells, -1)  # where the cells of a patch stand in it
+    parts = []
+    for patch, cells in enumerate(patches.cells):
+        place[cells] = np.arange(size)
+        count = pointers[cells + 1] - pointers[cells]
+        at = np.repeat(pointers[cells] - np.cumsum(count) + count, count) + np.arange(count.sum())
+        at = at[place[second[at]] >= 0]
+        apart = points[patch][place[first[at]]].astype(np.float64) - points[patch][place[second[at]]]
+        parts.append((at, np.full(len(at), patch), np.sqrt((apart**2).sum(1))))
+        place[cells] = -1
+    at, patch, distance = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(at, kind="stable")  # patches ascend already
     shared = overlaps(patches.cells, patches.n_cells)
-    return Measurements(pair[order], patch[order], distance[order], patches.n_cells, shared)
+    return Measurements(chosen[at[order]], patch[order], distance[order], patches.n_cells, shared)
 
 
 @dataclass(frozen=True)
@@ -118,14 +130,12 @@ class LongEdges:
         return mix(self.salt[first] * np.uint64(3) + self.salt[second]) < self.below
 
 
-def _edges(
-    points: NDArray[np.float64], cells: NDArray[np.int64], rule: LongEdges
-) -> tuple[NDArray[Any], ...]:
-    """Row, pair and distance of the edges of (B, n, d) geometries."""
+def _edges(points: NDArray[np.float64], cells: NDArray[np.int64], rule: LongEdges) -> NDArray[np.int64]:
+    """The pairs of cells that the rule chooses, or that are close in one of (B, n, d) geometries."""
     size = cells.shape[1]
     squares = (points**2).sum(-1)
     gram = points @ np.swapaxes(points, 1, 2)
-    distance = np.sqrt(np.maximum(squares[:, :, None] + squares[:, None] - 2 * gram, 0))  # (B, n, n)
+    distance = squares[:, :, None] + squares[:, None] - 2 * gram  # (B, n, n), squared
     distance[:, np.arange(size), np.arange(size)] = np.inf
     close = np.zeros(distance.shape, bool)
     near = min(NEAR, size - 1)
@@ -134,5 +144,4 @@ def _edges(
     chosen = close[:, first, second] | close[:, second, first]  # (B, n (n - 1) / 2)
     chosen |= rule(cells[:, first], cells[:, second])
     row, column = np.nonzero(chosen)
-    first, second = first[column], second[column]
-    return row, cells[row, first] * len(rule.salt) + cells[row, second], distance[row, first, second]
+    return np.unique(cells[row, first[column]] * len(rule.salt) + cells[row, second[column]])
