@@ -31,6 +31,20 @@ def test_the_way_leads_from_the_published_method_to_ours_and_every_step_changes_
         assert {key for key in one if one[key] != other[key]} == set(keys), name
 
 
+def test_a_step_sees_as_many_spots_with_pairs_as_without():
+    ends = (Config.preset("paper-small"), Config.preset("default"))
+    found = dict(way.way(*(end.with_values(way.SHORT) for end in ends)))
+    names = list(found)
+    steps = (
+        (names[names.index("no overlap losses") - 1], "no overlap losses"),
+        (list(way.STEPS)[-1], "ours, with overlap losses"),
+    )
+    for before, after in steps:
+        one, other = (found[name].geometry for name in (before, after))
+        assert one.pairs != other.pairs
+        assert one.sets(1) * (1 + one.pairs) == other.sets(1) * (1 + other.pairs)
+
+
 def test_training_steps_are_limits_of_all_models():
     config = Config.preset("default")
     found = dict(way.lengths(config))

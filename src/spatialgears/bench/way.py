@@ -25,13 +25,16 @@ from spatialgears.metrics import evaluate
 from spatialgears.model import GEARS
 from spatialgears.runtime.threads import threads
 
+#: Overlap losses need pairs of minisets. Without them as many minisets are drawn one by one, so that a step sees as many spots.
+OVERLAP = ("geometry.overlap_shape", "geometry.overlap_scale", "geometry.overlap_kl")
+MINISETS = ("geometry.batch_size", "geometry.slide_batch")
 #: Values of our preset that each step takes over; the last step takes all that are left.
 STEPS: Mapping[str, tuple[str, ...]] = {
     "published": (),
     "spots thinned to the depth of cells": ("expression.thinning",),
     "profiles scaled to the depth of cells": ("expression.target_sum",),
     "genes standardised by slide and cells": ("expression.standardise",),
-    "genes chosen and weighted by Moran's I": (
+    "genes chosen and weighted by Moran's I and co-expression": (
         "expression.gene_weights",
         "expression.gene_agreement",
         "expression.gene_selection",
@@ -45,7 +48,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
         "expression.mmd",
         "expression.coral",
     ),
-    "networks see expression, with dropout": (
+    "networks see expression, with a hidden layer and dropout": (
         "geometry.inputs",
         "geometry.hidden",
         "geometry.hidden_dropout",
@@ -55,26 +58,27 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     ),
     "neighbourhood loss on the generator": ("geometry.gen_nca",),
     "minisets of the whole slide, one pass": ("supervision.pool", "assembly.mode"),
-    "no overlap losses": ("geometry.overlap_shape", "geometry.overlap_scale", "geometry.overlap_kl"),
+    "no overlap losses": (*OVERLAP, *MINISETS),
     "diffusion trained afterwards, for samples only": ("geometry.refiner_steps", "assembly.samples"),
-    "sizes, weight decay and averaged weights": (
-        "geometry.width",
-        "geometry.context_blocks",
-        "geometry.generator_blocks",
-        "geometry.denoiser_blocks",
+    "temperature of neighbourhood losses, no losses on scale": (
         "geometry.nca",
         "geometry.nca_temperature",
         "geometry.nca_gate",
         "geometry.local_scale",
         "geometry.gen_scale",
+    ),
+    "sizes, weight decay and averaged weights": (
+        "geometry.width",
+        "geometry.context_blocks",
+        "geometry.generator_blocks",
+        "geometry.denoiser_blocks",
         "geometry.weight_decay",
         "geometry.ema",
         "geometry.batch_size",
-        "geometry.slide_batch",
         "supervision.n_min",
         "supervision.n_max",
     ),
-    "two generators by cross-fitting": ("geometry.crossfit", "geometry.slide_steps"),
+    "cross-fitting, which decides the length of training": ("geometry.crossfit", "geometry.slide_steps"),
     "cells move to similar spots in our embedding": (
         "geometry.nearest",
         "expression.embedding",
@@ -128,10 +132,20 @@ def way(start: Config, end: Config) -> Iterator[tuple[str, Config]]:
     found, now = {}, start
     for name, keys in STEPS.items():
         last = name == list(STEPS)[-1]
-        found[name] = now = end if last else now.with_values({key: ours[key] for key in keys})
+        found[name] = now = end if last else changed(now, keys, ours)
     for name, (step, keys) in BACK.items():
-        found[name] = found[step].with_values({key: theirs[key] for key in keys})
+        found[name] = changed(found[step], keys, theirs)
     yield from found.items()
+
+
+def changed(config: Config, keys: tuple[str, ...], values: Mapping[str, Any]) -> Config:
+    """The configuration with the values of these keys; where pairs of minisets come or go, with as many minisets as before."""
+    new = config.with_values({key: values[key] for key in keys})
+    factor = (1 + config.geometry.pairs) / (1 + new.geometry.pairs)
+    if factor == 1:
+        return new
+    old = flat(config.model_dump(mode="json"))
+    return new.with_values({key: max(1, round(factor * old[key])) for key in MINISETS})
 
 
 def lengths(config: Config) -> Iterator[tuple[str, Config]]:
