@@ -21,6 +21,7 @@ from spatialgears.bench.tables import plain_table
 from spatialgears.config import AssemblyConfig
 from spatialgears.geometry.features import FeatureRows
 from spatialgears.metrics import evaluate
+from spatialgears.pipeline.place import locality_space
 from spatialgears.runtime.seeds import numpy_rng
 from spatialgears.runtime.threads import threads
 
@@ -36,20 +37,23 @@ def patch_size(
     truth: NDArray[Any],
     *,
     config: AssemblyConfig,
+    locality: NDArray[Any] | None = None,
     sizes: Sequence[int] = SIZES,
     n_cells: int = N_CELLS,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Place the same random cells through patches of each size: scores, and how well patches agree.
 
-    One row per size and one for a pass over all cells. ``agreement`` is the Spearman correlation of a row's distances
-    with those of the one pass.
+    ``locality`` (N, h) is the space of the locality graph. One row per size and one for a pass over all cells.
+    ``agreement`` is the Spearman correlation of a row's distances with those of the one pass.
     """
-    some, true, whole = _in_one_pass(features, geometry, truth, config=config, n_cells=n_cells, seed=seed)
+    chosen = np.sort(numpy_rng(seed, "cells").permutation(len(features))[:n_cells])
+    some, true, space = features[chosen], truth[chosen], None if locality is None else locality[chosen]
+    whole = assemble(some, geometry, config.model_copy(update={"mode": "one-shot"}), seed=seed)
     rows: list[dict[str, Any]] = []
     for size in sizes:
         options = {"mode": "patches", "patch_size": min(size, len(true))}
-        found = assemble(some, geometry, config.model_copy(update=options), seed=seed)
+        found = assemble(some, geometry, config.model_copy(update=options), locality=space, seed=seed)
         rows.append({"run": f"patches of {size}", **_row(found, true, whole, seed=seed)})
     return [*rows, {"run": "one pass", **_row(whole, true, whole, seed=seed)}]
 
@@ -60,16 +64,19 @@ def stitching(
     truth: NDArray[Any],
     *,
     config: AssemblyConfig,
+    locality: NDArray[Any] | None = None,
     size: int = 1024,
     n_cells: int = N_CELLS,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Patches weighted by reliability against equal weights, everything else equal, and the change in percent."""
-    some, true, whole = _in_one_pass(features, geometry, truth, config=config, n_cells=n_cells, seed=seed)
+    chosen = np.sort(numpy_rng(seed, "cells").permutation(len(features))[:n_cells])
+    some, true, space = features[chosen], truth[chosen], None if locality is None else locality[chosen]
+    whole = assemble(some, geometry, config.model_copy(update={"mode": "one-shot"}), seed=seed)
     rows: list[dict[str, Any]] = []
     for name, weighted in (("weighted", True), ("uniform", False)):
         options = {"mode": "patches", "patch_size": min(size, len(true)), "reliability": weighted}
-        found = assemble(some, geometry, config.model_copy(update=options), seed=seed)
+        found = assemble(some, geometry, config.model_copy(update=options), locality=space, seed=seed)
         rows.append({"run": name, **_row(found, true, whole, seed=seed)})
     first, second = rows
     change = {key: 100 * (second[key] / first[key] - 1) for key in first if key != "run" and first[key]}
@@ -112,27 +119,18 @@ def experiment(name: str, answers: str, measure: Callable[..., list[dict[str, An
         model = fitted(task, config, folder=request.out)
         features, network = network_inputs(model, task)
         with threads(config.threads):
-            rows = measure(features, network, task.truth, config=config.assembly, seed=config.seed)
+            rows = measure(
+                features,
+                network,
+                task.truth,
+                config=config.assembly,
+                locality=locality_space(features, config),
+                seed=config.seed,
+            )
         text = f"### {name}: {task.name}, {title(preset, config)}\n\n{plain_table(rows)}\n"
         return Outcome(text, rows, {name: draw(rows)})
 
     return Experiment(answers, ONE_PRESET, run)
-
-
-def _in_one_pass(
-    features: FeatureRows,
-    geometry: Geometry,
-    truth: NDArray[Any],
-    *,
-    config: AssemblyConfig,
-    n_cells: int,
-    seed: int,
-) -> tuple[FeatureRows, NDArray[Any], Assembly]:
-    """Random cells, their true positions, and their layout in one pass."""
-    chosen = np.sort(numpy_rng(seed, "cells").permutation(len(features))[:n_cells])
-    some = features[chosen]
-    whole = assemble(some, geometry, config.model_copy(update={"mode": "one-shot"}), seed=seed)
-    return some, truth[chosen], whole
 
 
 def _row(found: Assembly, truth: NDArray[Any], whole: Assembly, *, seed: int) -> dict[str, float]:

@@ -123,9 +123,7 @@ def place(
     features = fitted.features(counts, config, missing=missing)
     if len(features) < FEW_CELLS:
         features = features.beside(Features.cat([slide.features for slide in fitted.slides]))
-    locality = None  # the space of the locality graph: the embedding, where the generators see nothing else
-    if settings.mode == "patches" and config.geometry.inputs == "embedding":
-        locality = features[np.arange(len(features))].seen.numpy()
+    locality = locality_space(features, config) if settings.mode == "patches" else None
     refined = settings.steps and config.geometry.refiner != "none"  # otherwise there is nothing to sample
     n_samples = settings.samples if refined and counts.shape[0] <= settings.sample_cells else 0
     proposal = _Once() if n_samples and in_one_pass(features, settings) else None
@@ -152,6 +150,11 @@ def place(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def locality_space(features: FeatureRows, config: Config) -> NDArray[np.float32] | None:
+    """(N, h) the space of the locality graph: the embedding, where the generators see nothing else; ``None``: stage D's own."""
+    return features[np.arange(len(features))].seen.numpy() if config.geometry.inputs == "embedding" else None
 
 
 def _workers(workers: int, features: FeatureRows, settings: AssemblyConfig) -> int:
