@@ -89,22 +89,21 @@ def measure(points: NDArray[Any], patches: Patches, *, seed: int) -> Measurement
     """
     n_patches, size = patches.cells.shape
     rule = LongEdges.drawn(patches, seed=seed)
-    chosen = np.zeros(0, np.int64)
     step = max(1, _PAIRS // size**2)
-    for start in range(0, n_patches, step):
-        part = slice(start, start + step)
-        chosen = np.union1d(chosen, _edges(points[part].astype(np.float64), patches.cells[part], rule))
+    blocks = [slice(start, start + step) for start in range(0, n_patches, step)]
+    found = [_edges(points[block].astype(np.float64), patches.cells[block], rule) for block in blocks]
+    chosen = np.unique(np.concatenate(found))
     first, second = np.divmod(chosen, patches.n_cells)
     pointers = np.searchsorted(first, np.arange(patches.n_cells + 1))
     place = np.full(patches.n_cells, -1)  # where the cells of a patch stand in it
     parts = []
-    for patch, cells in enumerate(patches.cells):
+    for number, cells in enumerate(patches.cells):
         place[cells] = np.arange(size)
         count = pointers[cells + 1] - pointers[cells]
         at = np.repeat(pointers[cells] - np.cumsum(count) + count, count) + np.arange(count.sum())
         at = at[place[second[at]] >= 0]
-        apart = points[patch][place[first[at]]].astype(np.float64) - points[patch][place[second[at]]]
-        parts.append((at, np.full(len(at), patch), np.sqrt((apart**2).sum(1))))
+        apart = points[number][place[first[at]]].astype(np.float64) - points[number][place[second[at]]]
+        parts.append((at, np.full(len(at), number), np.sqrt((apart**2).sum(1))))
         place[cells] = -1
     at, patch, distance = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(at, kind="stable")  # patches ascend already
