@@ -15,7 +15,7 @@ from spatialgears.metrics.points import spot_pitch
 from spatialgears.text import duration, number, size
 from spatialgears.validate import input_names
 from spatialgears.validate.agreement import SlideCellAgreement, depths
-from spatialgears.validate.donors import Donors
+from spatialgears.validate.donors import CellsFrom, Donors
 from spatialgears.validate.sampling import validate_sampled
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def check_inputs(
     spatial_key: str = "spatial",
     normalised: bool = False,
     donors: Sequence[str] | None = None,
+    cells_from: CellsFrom | None = None,
 ) -> CheckReport:
     """Check slides and cells as a run would, and describe them. Nothing is changed.
 
@@ -125,7 +126,7 @@ def check_inputs(
         What the cost is of, or the name of a preset.
     names
         What to call slides and cells, in this order.
-    layer, spatial_key, normalised, donors
+    layer, spatial_key, normalised, donors, cells_from
         As for :meth:`spatialgears.GEARS.fit`.
 
     Returns
@@ -158,6 +159,7 @@ def check_inputs(
         normalised=normalised,
         names=names,
         donors=donors,
+        cells_from=cells_from,
     )
     from spatialgears.expression.panel import NEIGHBORS
     from spatialgears.pipeline.prepare import prepare  # torch comes with it: only once the input is valid

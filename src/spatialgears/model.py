@@ -113,6 +113,7 @@ class GEARS:
         normalised: bool = False,
         names: Sequence[str] | None = None,
         donors: Sequence[str] | None = None,
+        cells_from: CellsFrom | None = None,
         checkpoint: str | Path | None = None,
         progress: Progress | bool | None = None,
     ) -> Self:
@@ -138,6 +139,9 @@ class GEARS:
             The donor of each slide; slides of one donor have the same name. By default as ``uns["donor"]`` or a column
             ``obs["donor"]`` of each slide says, and otherwise each slide is a donor of its own. What is left out to check the
             model and to calibrate radii is a donor, where there are two or more.
+        cells_from
+            ``"same-donor"``, ``"other-donor"`` or ``"unknown"``: whether the cells are of the slides' donors. By default as
+            a donor in their ``uns`` or ``obs`` tells. Cells of another donor are averaged with similar cells.
         checkpoint
             Folder for training checkpoints: a fit that was interrupted goes on from it.
         progress
@@ -164,6 +168,7 @@ class GEARS:
             normalised=normalised,
             names=names,
             donors=donors,
+            cells_from=cells_from,
         )
         prepared = prepare(inputs, self.config)
         require_memory(prepared.cost(self.config))

@@ -195,6 +195,7 @@ def _prepared(given: _Given, inputs: RunInputs, config: Config) -> tuple[ValidIn
         normalised=inputs.normalised,
         names=given.names,
         donors=given.donors,
+        cells_from=inputs.cells_from,
     )
     prepared = prepare(valid, config)
     cost = prepared.cost(config, n_cells=given.cells.n_obs)
@@ -268,6 +269,7 @@ def _follow(out: RunFolder, inputs: RunInputs, config: Config) -> RunFolder:
             normalised=inputs.normalised,
             names=given.names,
             donors=given.donors,
+            cells_from=inputs.cells_from,
             checkpoint=out.checkpoints,
         )
         agreed(0)  # the first has saved what all place cells with

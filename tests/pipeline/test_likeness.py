@@ -19,9 +19,36 @@ def test_cells_are_averaged_the_more_the_less_alike_they_are(coexpression, avera
 
 
 def test_donors_that_are_left_out_decide_how_far():
-    found = Likeness.of(0.8, Config.preset("default"), donors=True)
+    config = Config.preset("default")
+    found = Likeness.of(0.8, config, left_out=True)
     assert found.by_donors and found.average == AVERAGE and "left out decide" in found.words
-    assert Likeness.of(0.9, Config.preset("default"), donors=True) == Likeness()
+    assert Likeness.of(0.9, config, left_out=True) == Likeness()
+    assert Likeness.of(0.9, config, left_out=True, other_donor=True).by_donors
+
+
+def test_cells_said_to_be_of_another_donor_are_averaged_half_as_far_at_least():
+    config = Config.preset("default")
+    found = Likeness.of(0.9, config, other_donor=True)
+    assert found.average == pytest.approx(AVERAGE / 2, abs=0.01) and "another donor" in found.words
+    assert Likeness.of(0.6, config, other_donor=True) == Likeness.of(0.6, config)
+    assert Likeness.of(None, config, other_donor=True) == Likeness()
+
+
+def test_a_fit_knows_whose_the_cells_are(small_tissue, small_config):
+    config = small_config.with_values(["expression.average=auto"])
+    for said, average in (("same-donor", 0), ("other-donor", AVERAGE / 2)):
+        inputs = validate_inputs(small_tissue.slides[:1], small_tissue.cells, cells_from=said)
+        assert prepare(inputs, config).likeness.average == pytest.approx(average, abs=0.01)
+
+
+def test_slides_of_intensities_do_not_tell_donors(small_tissue, small_config):
+    config = small_config.with_values(["expression.average=auto"])
+    slides = [slide.copy() for slide in small_tissue.slides]
+    for slide in slides:
+        dense = np.asarray(slide.X.todense()) if hasattr(slide.X, "todense") else np.asarray(slide.X)
+        slide.X = np.random.default_rng(0).permuted(dense, axis=0) + 0.5  # no co-expression is left
+    prepared = prepare(validate_inputs(slides, small_tissue.cells, normalised=True), config)
+    assert prepared.matched and prepared.likeness == Likeness()
 
 
 @pytest.mark.parametrize("preset", ["default", "quick"])

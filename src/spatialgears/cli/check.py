@@ -18,6 +18,7 @@ def check(
     st: options.St,
     sc: options.Sc = None,
     donor: options.Donor = None,
+    cells_from: options.From = None,
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     st_genes: options.StGenes = None,
@@ -33,7 +34,7 @@ def check(
     as_json: options.Json = False,
 ) -> None:
     """Report on slides and cells: counts, genes, depth, overlap, warnings, time and memory of a run."""
-    settings = options.load_config(preset, config, assignments)
+    settings, whose = options.load_config(preset, config, assignments), options.cells_from(cells_from)
     how = options.Reading(
         layer, sc_layer, st_genes, sc_genes, coordinates, transpose, split, spatial_key, donor
     )
@@ -48,6 +49,7 @@ def check(
         spatial_key=spatial_key,
         normalised=normalised,
         donors=inputs.donors,
+        cells_from=whose,
     )
     if as_json:
         output.emit_json(report.to_dict())

@@ -171,6 +171,7 @@ def fit(
     sc: Cells,
     model: Annotated[Path, typer.Option("--model", "-m", metavar="FOLDER", help="New folder for the model.")],
     donor: options.Donor = None,
+    cells_from: options.From = None,
     layer: options.Layer = None,
     sc_layer: options.ScLayer = None,
     st_genes: options.StGenes = None,
@@ -190,6 +191,7 @@ def fit(
     from spatialgears.storage.model_folder import require_free
 
     settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
+    whose = options.cells_from(cells_from)
     options.require_room()
     options.check_paths([*st, sc])
     model = options.require_apart(model, [*st, sc], option="--model", kind="folder")
@@ -214,6 +216,7 @@ def fit(
             normalised=normalised,
             names=inputs.names,
             donors=inputs.donors,
+            cells_from=whose,
             progress=progress,
         )
     if not is_first():

@@ -71,8 +71,9 @@ class ExpressionConfig(Stage):
     average: Literal["auto"] | Fraction = setting(
         "auto",
         "how far a cell's profile moves towards the mean of the 20 cells most similar to it; 0: not at all; auto: up to 0.65, "
-        "the less the co-expression of slides and cells agrees. With slides of several donors, those that are left "
-        "out choose. Positions then move the less towards similar spots, and from 0.325 on training on one slide is shorter",
+        "the less the co-expression of slides and cells agrees, and half of that at least for cells of another donor. With "
+        "slides of several donors, those that are left out choose. Positions then move the less towards similar spots, and "
+        "from 0.325 on training on one slide is shorter",
         when="the cells are of the slides' donor, and differ by their platform only: `0`",
     )
     thinning: bool = constant(True, "thin the counts of spots binomially to the depth of random cells")

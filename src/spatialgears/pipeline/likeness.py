@@ -3,8 +3,8 @@
 Cells of another donor differ from the slides in more than noise: their genes go together differently. What a single cell has
 of its own then says less about its place than what it shares with similar cells, its most similar single spots less than what
 the generators make of all, and what networks learn late in training are details of the slides' donor. Cells of the slides' own
-donor lose by such caution, so the agreement of co-expression decides. Where donors are left out, they decide how far it goes
-(:func:`~spatialgears.pipeline.evaluation.choose_average`).
+donor lose by such caution, so the agreement of co-expression decides, and whether the cells are said to be of another donor.
+Where donors are left out, they decide how far it goes (:func:`~spatialgears.pipeline.evaluation.choose_average`).
 """
 
 from __future__ import annotations
@@ -31,21 +31,26 @@ class Likeness(NamedTuple):
     by_donors: bool = False  # whether donors that are left out decide how far, up to ``average``
 
     @classmethod
-    def of(cls, coexpression: float | None, config: Config, *, donors: bool = False) -> Likeness:
+    def of(
+        cls, coexpression: float | None, config: Config, *, other_donor: bool = False, left_out: bool = False
+    ) -> Likeness:
         """By the agreement of co-expression, which may be unknown, unless the configuration says how far.
 
-        ``donors`` says whether any are left out.
+        Cells that are said to be of an ``other_donor`` are averaged at least half as far as the most unlike ones.
+        ``left_out`` says whether any donors are left out.
         """
         said = config.expression.average
         if said != "auto":
             return cls(said)
-        if coexpression is None or coexpression >= ALIKE:
+        if coexpression is None or (coexpression >= ALIKE and not other_donor):
             return cls()
         why = f"Slides and cells differ as donors do (agreement of co-expression {coexpression:.2f})"
-        if donors:
+        if coexpression >= ALIKE:
+            why = "The cells are of another donor than the slides"
+        if left_out:
             words = f"{why}: donors that are left out decide how far each cell is moved to the mean of similar cells."
             return cls(AVERAGE, words, by_donors=True)
-        share = float(np.clip((ALIKE - coexpression) / (ALIKE - UNLIKE), 0, 1))
+        share = float(np.clip((ALIKE - coexpression) / (ALIKE - UNLIKE), 0.5 * other_donor, 1))
         average = round(AVERAGE * share, 2)
         words = (
             f"{why}: each cell is moved {average:.0%} of the way to the mean of similar cells, "

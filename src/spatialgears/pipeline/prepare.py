@@ -78,7 +78,12 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
     panel, columns = choose_panel(spots, places, cells, folds, inputs=inputs, config=config)
     agreement = SlideCellAgreement.of(inputs)
     left_out = folds.left_out > 0 and inputs.donors.count > 1
-    likeness = Likeness.of(agreement.coexpression, config, donors=left_out)
+    likeness = Likeness.of(
+        None if matched else agreement.coexpression,  # intensities and counts of one donor differ in it, too
+        config,
+        other_donor=inputs.cells_from == "other-donor",
+        left_out=left_out,
+    )
     canonical, frames = zip(*(canonicalise(coords) for coords in places), strict=True)
     return Prepared(
         inputs=inputs,

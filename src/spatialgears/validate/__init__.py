@@ -21,7 +21,7 @@ from spatialgears.validate import copies
 from spatialgears.validate import counts as values
 from spatialgears.validate import genes as names_of
 from spatialgears.validate.batches import warn_batches
-from spatialgears.validate.donors import Donors, donors_of
+from spatialgears.validate.donors import CellsFrom, Donors, donors_of, whose_cells
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -50,6 +50,7 @@ class ValidInputs:
     forms: list[values.Form]
     titles: list[str]  # what to call each slide in a few letters
     donors: Donors  # the donor of each slide
+    cells_from: CellsFrom  # whether the cells are of one of these
     obs_names: np.ndarray  # names of the cells (N,)
     #: Masks of those without a single count in the shared genes; nothing is known of their place.
     empty_cells: np.ndarray
@@ -68,7 +69,8 @@ class ValidInputs:
 
     def digest(self) -> str:
         """SHA-256 of genes, values, what these are, donors and places: what a checkpoint must belong to."""
-        found = hashlib.sha256("\n".join([self.kind, *self.donors.names, *self.genes]).encode())
+        said = [self.kind, self.cells_from, *self.donors.names, *self.genes]
+        found = hashlib.sha256("\n".join(said).encode())
         for counts in [*self.slides, *([] if self.cells is None else [self.cells])]:
             for part in (counts.indptr, counts.indices, counts.data):
                 found.update(np.ascontiguousarray(part).data)
@@ -113,14 +115,16 @@ def validate_inputs(
     min_cells: int = 10,
     names: Sequence[str] | None = None,
     donors: Sequence[str] | None = None,
+    cells_from: CellsFrom | None = None,
 ) -> ValidInputs:
     """Check slides and cells, and bring them to one list of genes. The inputs are not modified.
 
     They may be in memory (dense, sparse, views) or on disk. ``rows`` are those of the cells to take, sorted. ``layer`` says
     where the counts are: None for ``.X``, a key of ``.layers``, or ``"raw"``; ``spatial_key`` where the coordinates of spots
     are. ``normalised`` accepts values that are not counts. ``names`` are what messages call the inputs, slides first.
-    ``donors`` has that of each slide; by default as the slides say, and otherwise each its own. An InputError says all that
-    is wrong at once, each with what was expected, found and to be done.
+    ``donors`` has that of each slide; by default as the slides say, and otherwise each its own. ``cells_from`` says whether
+    the cells are of these; by default they say it themselves. An InputError says all that is wrong at once, each with what
+    was expected, found and to be done.
     """
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     everything = [*slides, *([] if cells is None else [cells])]
@@ -133,6 +137,7 @@ def validate_inputs(
 
     with _collect(problems):
         whose = donors_of(slides, donors, names)
+        said = "unknown" if cells is None else whose_cells(cells, whose, cells_from)
     coords, swapped = [np.empty((0, 2))] * len(slides), cells is not None and spatial_key in cells.obsm
     for i, (slide, name) in enumerate(zip(slides, names, strict=False)):
         with _collect(problems):
@@ -181,6 +186,7 @@ def validate_inputs(
         normalised=normalised,
         names=names,
         donors=whose,
+        cells_from=said,
         warnings=warnings,
     )
 
@@ -249,6 +255,7 @@ def _assemble(
     normalised: bool,
     names: Sequence[str],
     donors: Donors,
+    cells_from: CellsFrom,
     warnings: list[str],
 ) -> ValidInputs:
     empty = [values.empty_rows(one) for one in counts]
@@ -293,6 +300,7 @@ def _assemble(
         forms=forms,
         titles=slide_titles(names[:n_slides]),
         donors=donors,
+        cells_from=cells_from,
         obs_names=np.asarray(obs_names[-1] if has_cells else [], dtype=str),
         empty_cells=empty[-1] if has_cells else np.zeros(0, dtype=bool),
         empty_spots=empty[:n_slides],

@@ -15,6 +15,8 @@ from spatialgears.validate.order import sampled_by_name
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from spatialgears.validate.donors import CellsFrom
+
 #: More cost time and memory, and change nothing.
 FIT_CELLS = 50_000
 
@@ -29,6 +31,7 @@ def validate_sampled(
     normalised: bool = False,
     names: Sequence[str] | None = None,
     donors: Sequence[str] | None = None,
+    cells_from: CellsFrom | None = None,
 ) -> ValidInputs:
     """Validate slides and a sample of very many cells, whose values are all checked. A run, a fit and a check call this."""
     names = input_names(names, len(slides))
@@ -41,6 +44,7 @@ def validate_sampled(
         normalised=normalised,
         names=names if cells is None else [*names[:-1], named(names[-1], cells)],
         donors=donors,
+        cells_from=cells_from,
     )
     if cells is not None:
         judge_all(cells, valid.genes, layer=layer, normalised=normalised, name=names[-1])
