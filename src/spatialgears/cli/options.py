@@ -59,8 +59,8 @@ From = Annotated[
     _input(
         "--cells-from",
         "same-donor|other-donor",
-        "Whether the cells are of a donor of the slides: radii are wider for another. Not known counts as another, "
-        "unless donor in the cells' .uns or .obs tells.",
+        "Whether the cells are of a donor of the slides. Those of another have wider radii, and a fit averages them with "
+        "similar cells. By default as donor in the cells' .uns or .obs tells; not known counts as another for the radii.",
     ),
 ]
 Layer = Annotated[str | None, _input("--layer", "NAME", "Layer with the counts, or raw, or X (the default).")]
