@@ -101,7 +101,9 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     )
     for ax, names, label in groups:
         for name in names:
-            values = [row[name] if ax is left or row["patches"] else np.nan for row in runs]  # one pass has none
+            values = [
+                row[name] if ax is left or row["patches"] else np.nan for row in runs
+            ]  # one pass has none
             ax.plot(x, values, marker="o", label=name.replace("_", " "))
         ax.set_xticks(x, [row["run"].replace("patches of ", "") for row in runs], rotation=30)
         ax.set(ylabel=label)
