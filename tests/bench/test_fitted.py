@@ -19,9 +19,9 @@ def test_one_fit_serves_every_assembly(tmp_path, monkeypatch):
     monkeypatch.setattr(sets, "SIMULATED", TINY)
     called = []
 
-    def measure(features, geometry, truth, *, config, seed):
+    def measure(features, geometry, truth, *, config, locality, seed):
         called.append(features)
-        assert len(features) == len(truth) == 120 and config.coverage == 2.5
+        assert len(features) == len(truth) == 120 and config.coverage == 2.5 and locality is None
         names = ("spearman", "edge_auc", "trust", "cont", "stress1", "disagreement", "residual_mean")
         return [{"run": f"patches of {size}"} | dict.fromkeys(names, 0.5) for size in (8, 16)]
 
