@@ -23,7 +23,7 @@ def test_one_fit_serves_every_assembly(tmp_path, monkeypatch):
         called.append(features)
         assert len(features) == len(truth) == 120 and config.coverage == 2.5 and locality is None
         names = ("spearman", "edge_auc", "trust", "cont", "stress1", "disagreement", "residual_mean")
-        return [{"run": f"patches of {size}"} | dict.fromkeys(names, 0.5) for size in (8, 16)]
+        return [{"run": f"patches of {size}", "patches": 3.0} | dict.fromkeys(names, 0.5) for size in (8, 16)]
 
     experiment = patches.experiment("patch-size", "", measure)
     values = ["geometry.steps=2", "geometry.refiner_steps=2", "assembly.coverage=2.5"]
