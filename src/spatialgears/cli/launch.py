@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2  # the exit code
 GRACE = 10.0  # seconds in which processes end by themselves once another has
+READING = 120.0  # seconds in which the first one has read the input that another has refused
 
 _PANEL = "Processes"
 Devices = Annotated[
@@ -118,7 +119,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
             continue
         if failed[0] and not killed:  # an error in the input, which the first, too, is about to tell
             with suppress(subprocess.TimeoutExpired):
-                processes[0].wait(GRACE)
+                processes[0].wait(READING if codes[failed[0]] == BAD_INPUT else GRACE)
             return 0 if processes[0].poll() == BAD_INPUT else failed[0]
         return failed[0]
 
