@@ -47,8 +47,7 @@ def patch_size(
     ``locality`` (N, h) is the space of the locality graph. One row per size and one for a pass over all cells.
     ``agreement`` is the Spearman correlation of a row's distances with those of the one pass.
     """
-    chosen = np.sort(numpy_rng(seed, "cells").permutation(len(features))[:n_cells])
-    some, true, space = features[chosen], truth[chosen], None if locality is None else locality[chosen]
+    some, true, space = _some(features, truth, locality, n_cells=n_cells, seed=seed)
     whole = assemble(some, geometry, config.model_copy(update={"mode": "one-shot"}), seed=seed)
     rows: list[dict[str, Any]] = []
     for size in sizes:
@@ -70,8 +69,7 @@ def stitching(
     seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Patches weighted by reliability against equal weights, everything else equal, and the change in percent."""
-    chosen = np.sort(numpy_rng(seed, "cells").permutation(len(features))[:n_cells])
-    some, true, space = features[chosen], truth[chosen], None if locality is None else locality[chosen]
+    some, true, space = _some(features, truth, locality, n_cells=n_cells, seed=seed)
     whole = assemble(some, geometry, config.model_copy(update={"mode": "one-shot"}), seed=seed)
     rows: list[dict[str, Any]] = []
     for name, weighted in (("weighted", True), ("uniform", False)):
@@ -101,9 +99,8 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     )
     for ax, names, label in groups:
         for name in names:
-            values = [
-                row[name] if ax is left or row["patches"] else np.nan for row in runs
-            ]  # one pass has none
+            shown = (ax is left or row["patches"] for row in runs)  # one pass has no patches to disagree
+            values = [row[name] if one else np.nan for row, one in zip(runs, shown, strict=True)]
             ax.plot(x, values, marker="o", label=name.replace("_", " "))
         ax.set_xticks(x, [row["run"].replace("patches of ", "") for row in runs], rotation=30)
         ax.set(ylabel=label)
@@ -134,6 +131,14 @@ def experiment(name: str, answers: str, measure: Callable[..., list[dict[str, An
         return Outcome(text, rows, {name: draw(rows)})
 
     return Experiment(answers, ONE_PRESET, run)
+
+
+def _some(
+    features: FeatureRows, truth: NDArray[Any], locality: NDArray[Any] | None, *, n_cells: int, seed: int
+) -> tuple[FeatureRows, NDArray[Any], NDArray[Any] | None]:
+    """Random cells, their true positions, and where they are in the space of the locality graph."""
+    chosen = np.sort(numpy_rng(seed, "cells").permutation(len(features))[:n_cells])
+    return features[chosen], truth[chosen], None if locality is None else locality[chosen]
 
 
 def _row(found: Assembly, truth: NDArray[Any], whole: Assembly, *, seed: int) -> dict[str, float]:
