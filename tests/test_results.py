@@ -97,9 +97,12 @@ def test_genes_read_from_cells_of_peers_are_those_measured():
     assert len(found) >= 5
     page = RESULTS.read_text(encoding="utf-8")
     for one in found:
-        assert one["folds"] == kept_out_genes.FOLDS
-        figure = f"{one['mean r']:.3f}".removeprefix("0")
-        line = f"| {one['cells placed by']} | {figure} | {one['seconds']:.0f} | {one['GB']:.1f} |"
+        if one["folds"]:
+            assert one["folds"] == kept_out_genes.FOLDS
+            figure = f"{one['mean r']:.3f}".removeprefix("0")
+            line = f"| {one['cells placed by']} | {figure} | {one['seconds']:.0f} | {one['GB']:.1f} |"
+        else:
+            line = f"| {one['cells placed by']} | {one['note']} |  |  |"
         assert line in page, line
 
 

@@ -87,12 +87,15 @@ def test_genes_are_read_from_cells_that_a_peer_places(plane, fake):
 
 
 def test_peers_run_beside_a_preset_and_their_rows_are_kept(small_config, fake, tmp_path, monkeypatch):
+    """A peer that fails on one fold is not run on the next."""
     monkeypatch.setattr(kept_out_genes.sets, "SIMULATED", SMALL)
     monkeypatch.setattr(kept_out_genes, "FOLDS", 2)
     monkeypatch.setattr(Request, "config", lambda self, preset: small_config)
-    monkeypatch.setattr(Request, "preset_and_peers", lambda self, preset: (preset, [fake("noisy")]))
+    monkeypatch.setattr(
+        Request, "preset_and_peers", lambda self, preset: (preset, [fake("noisy"), fake("crash")])
+    )
     request, told = Request(out=tmp_path, simulated=True, seeds=1), []
     outcome = kept_out_genes.run(request, told.append)
-    assert len(told) == 4 and "cells placed by" in outcome.text
-    assert [row["status"] for row in outcome.found["peers"]] == ["ok", "ok"]
+    assert len(told) == 5 and "cells placed by" in outcome.text
+    assert [row["status"] for row in outcome.found["peers"]] == ["ok", "failed", "ok"]
     assert kept_out_genes.run(request, told.append).found["peers"] == outcome.found["peers"]

@@ -56,20 +56,33 @@ def made(**contents) -> ModuleType:
     return module
 
 
-def test_spaotsc_gets_costs_of_the_right_shapes(place, pair, monkeypatch):
+@pytest.mark.parametrize("name", ["spaotsc", "spaotsc_logs", "spaotsc_tuned"])
+def test_spaotsc_gets_costs_of_the_right_shapes(place, pair, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "dit.pid.lattice", made())
+    for shared in ("by_spaotsc", "held_out"):
+        monkeypatch.delitem(sys.modules, shared, raising=False)
+    seen = []
 
     class Spatial:
         def __init__(self, *, sc_data, is_data, sc_dmat, is_dmat):
-            assert sc_data.shape == (40, 30) and is_data.shape == (20, 30)
-            assert sc_dmat.shape == (40, 40) and is_dmat[0, 1] == pytest.approx(10)
+            assert sc_dmat.shape == (len(sc_data),) * 2 and is_dmat.shape == (len(is_data),) * 2
+            assert is_dmat[is_dmat > 0].min() == pytest.approx(10)
 
         def transport_plan(self, cost, *, alpha, rho, epsilon, cor_matrix, scaling):
-            assert (alpha, rho, epsilon, scaling) == (0.1, 100.0, 1.0, False)
+            assert (alpha, rho, scaling) == (0.1, 100.0, False)
+            seen.append((cost.shape, epsilon, len(np.unique(cor_matrix.round(6)))))
             return (cost == cost.min(1, keepdims=True)).astype(float)  # all to the best spot
 
-    coords = place("spaotsc", spaotsc=made(SpaOTsc=SimpleNamespace(spatial_sc=Spatial)))
+    found = place(name, spaotsc=made(SpaOTsc=SimpleNamespace(spatial_sc=Spatial)))
+    coords = found["coords"] if name == "spaotsc_tuned" else found
     np.testing.assert_allclose(coords, pair[2])
+    assert seen[-1][0] == (40, 20)
+    if name != "spaotsc_tuned":
+        assert len(seen) == 1 and seen[0][1] == 1.0
+        assert (seen[0][2] < 100) == (name == "spaotsc")  # binarised: few values of the correlation
+    else:
+        assert [epsilon for _, epsilon, _ in seen[:-1]] == [1.0, 0.3, 0.1] * 2
+        assert len(found["on_held_out_spots"]) == 6
 
 
 def test_scspace_is_trained_in_units_of_the_pitch(place, pair):

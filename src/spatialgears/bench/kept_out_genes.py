@@ -63,7 +63,8 @@ def run(request: Request, tell: Tell) -> Outcome:
             if seed == 0:
                 by_gene |= dict(zip(kept_out, row["by gene"], strict=True))
                 patterns.append(predicted)
-        for peer in peers:
+        failed = {row["method"] for row in of_peers if row["status"] != "ok"}
+        for peer in (peer for peer in peers if peer.name not in failed):  # one fold says why
             parts = ("kept-out genes", name, list(kept_out), peer.identity())
             row = store.once(*parts, make=partial(by_peer, tissue, genes, kept_out, peer, request.limits))
             tell(f"  {line_of(row)}")

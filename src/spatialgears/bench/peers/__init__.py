@@ -189,6 +189,18 @@ PEERS = {
             environment="novosparc",
             seeded=False,
         ),
+        *(
+            Peer(
+                f"spaotsc_{kind}",
+                title,
+                ("pot",),
+                "MIT",
+                "github.com/zcang/SpaOTsc",
+                on_pypi=False,
+                environment="spaotsc",
+            )
+            for kind, title in (("logs", "SpaOTsc, logs"), ("tuned", "SpaOTsc, tuned"))
+        ),
         Peer(
             "seurat",
             "Seurat",

@@ -19,7 +19,7 @@ from common import log_normalised, run
 
 EPOCHS = (30, 100, 300)
 EVERY = 20
-FEW = 1500
+FEW = 600
 
 
 def frame(adata: ad.AnnData, coords: np.ndarray, section: np.ndarray) -> Any:
