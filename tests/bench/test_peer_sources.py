@@ -367,3 +367,21 @@ def test_tuned_settings_are_chosen_on_held_out_spots_alone(pair, monkeypatch, n_
     if n_slides == 2:
         assert asked[0][:2] == (10, 10)
     np.testing.assert_allclose(found["coords"], truth, atol=1)
+
+
+def test_a_tuned_setting_that_fails_on_cells_is_passed_over(pair, monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    from held_out import with_best_setting
+
+    spots, cells, truth = pair
+
+    def place_with(given, singles, setting):
+        where = nearest_spot(spots.X.toarray(), singles.X.toarray()) @ spots.obsm["spatial"]
+        fails = setting["fails"] and singles.n_obs == cells.n_obs
+        return np.full_like(where, np.nan) if fails else where + setting["off"] * where**2
+
+    found = with_best_setting(
+        spots, cells, [{"off": 0.1, "fails": False}, {"off": 0.0, "fails": True}], place_with
+    )
+    assert found["on_held_out_spots"][1] > found["on_held_out_spots"][0]
+    np.testing.assert_allclose(found["coords"], truth + 0.1 * truth**2, atol=1e-9)

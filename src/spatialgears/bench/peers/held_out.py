@@ -19,7 +19,8 @@ def with_best_setting(
 ) -> dict[str, Any]:
     """The cells, placed with the setting that best places held-out spots, and the Spearman of each setting on these.
 
-    Held out are the spots of the last slide, or a fifth of a single slide's.
+    Held out are the spots of the last slide, or a fifth of a single slide's. A setting with which the solver fails on the
+    cells (coordinates are not finite) is passed over.
     """
     slides = spots.obs["slide"].astype(str).to_numpy()
     names = np.unique(slides)
@@ -29,5 +30,8 @@ def with_best_setting(
     for setting in settings:
         coords = place_with(spots[~aside].copy(), spots[aside].copy(), setting)
         scores.append(np.nan_to_num(spearmanr(pdist(coords), true).statistic, nan=-1.0))
-    best = settings[int(np.argmax(scores))]
-    return {"coords": place_with(spots, cells, best), "on_held_out_spots": scores}
+    for best in np.argsort(scores)[::-1]:
+        coords = place_with(spots, cells, settings[best])
+        if np.isfinite(coords).all():
+            break
+    return {"coords": coords, "on_held_out_spots": scores}
