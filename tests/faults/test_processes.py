@@ -100,7 +100,7 @@ def test_bad_input_is_told_once(small_files, tmp_path):
     run = gears("run", "--st", small_files / "sc.h5ad", "--sc", small_files / "sc.h5ad", "-o", tmp_path / "o",
                 "--devices", 2)  # fmt: skip
     text, _ = run.communicate(timeout=200)
-    assert run.returncode == 2 and text.count("Error:") == 1 and "spatial" in text
+    assert run.returncode == 2 and text.count("Error:") == 1 and "spatial" in text, text
 
 
 def test_other_machines_need_a_launcher(monkeypatch):
