@@ -76,9 +76,12 @@ def make_fabric(config: Config) -> Fabric:
 
 
 def join(config: Config) -> None:
-    """Connect to the other processes of this run, if there are any."""
+    """Connect to the other processes of this run, if there are any, and wait until all are connected.
+
+    One that refuses the input at once would otherwise break the connection that others are still making.
+    """
     if config.processes > 1:
-        make_fabric(config)
+        make_fabric(config).barrier()
 
 
 _BF16 = """
