@@ -141,3 +141,14 @@ def test_methods_learn_whose_slides_and_cells_are(tmp_path):
     before = one.fingerprint()
     one.cells.uns["donor"] = "donor 1"
     assert one.fingerprint() != before
+
+
+def test_cells_with_the_counts_of_their_true_neighbours():
+    task = next(protocols.simulated(seed=0, n_cells=100, n_genes=40, n_sections=1, spots=40))
+    easier = protocols.with_neighbours(task, 3)
+    near = np.argsort(np.linalg.norm(task.truth[7] - task.truth, axis=1))[:4]
+    assert near[0] == 7
+    expected = task.cells.X.toarray()[near].sum(0)
+    np.testing.assert_array_equal(easier.cells.X.toarray()[7], expected)
+    np.testing.assert_array_equal(easier.truth, task.truth)
+    assert easier.name == f"{task.name}, with 3 neighbours" and easier.fingerprint() != task.fingerprint()

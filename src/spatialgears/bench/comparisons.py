@@ -193,6 +193,14 @@ COMPARISONS = (
         draw=_by_donors,
     ),
     Comparison(
+        "donor-limits",
+        "what limits cells of another donor: with the counts of their true neighbours, or from every cell of the other",
+        sets.DONOR_LIMITS,
+        ("default",),
+        ("spearman", "edge_auc", "shell_f1"),
+        simulated=sets.with_neighbours(sets.other_individual),
+    ),
+    Comparison(
         "simulated",
         "simulated tissue: domain shift, composition, depth and number of spots, varied one at a time",
         sets.sweeps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spatialgears.bench import (
     cell_check,
+    choices,
     embedding,
     filling,
     imputation,
@@ -57,6 +58,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "whether the check on cells by kept-out genes predicts accuracy, beside the check on held-out spots",
         _BY_SEED | {"task"},
         cell_check.run,
+    ),
+    "choices": Experiment(
+        "what is chosen after training, by kept-out genes of the cells instead: accuracy as run, so chosen, and at best",
+        _BY_SEED | {"task"},
+        choices.run,
     ),
     "kept-out-genes": Experiment(
         "dissociated cells without known places: genes that were kept out, read from the cells placed nearest",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from anndata import AnnData
+from scipy.spatial import KDTree
 
 from spatialgears import datasets, metrics
 from spatialgears.bench.depth import score_depth
@@ -100,6 +101,17 @@ def with_cells(task: Task, rows: np.ndarray, note: str) -> Task:
     return replace(
         task, name=name, cells=cells, truth=truth, score=lambda coords: metrics.evaluate(coords, truth)
     )
+
+
+def with_neighbours(task: Task, n: int) -> Task:
+    """The task with the counts of the ``n`` cells nearest to its true position added to each cell."""
+    assert task.truth is not None
+    near = KDTree(task.truth).query(task.truth, k=n + 1)[1]  # (N, n + 1), the cell itself among them
+    rows = np.repeat(np.arange(len(near)), n + 1)
+    adds = sp.csr_matrix((np.ones(near.size, np.float32), (rows, near.ravel())), shape=(len(near),) * 2)
+    cells = task.cells.copy()
+    cells.X = adds @ sp.csr_matrix(cells.X)
+    return replace(task, name=f"{task.name}, with {n} neighbours", cells=cells)
 
 
 def of_tissue(protocol: str, name: str, tissue: Tissue, **options: Any) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +143,15 @@ def embryos(root: Path | None, seed: int) -> Iterator[Task]:
                 along = np.asarray(spots.obsm["spatial"])[:, 1]
                 spots = spots[along < np.median(along)]
             given.append(protocols.of_donor(spots, name[:2]))
-        some = np.sort(numpy_rng(0, "placed", placed).permutation(tissue.cells.n_obs)[:PLACED])
+        some = _some(tissue.cells.n_obs, placed)
         cells = protocols.of_donor(tissue.cells[some], placed[:2])
         found = replace(tissue, slides=given, cells=cells, truth=tissue.truth[some].copy())
         yield protocols.of_tissue("other donor", f"embryo {slides} → {placed}", found)
+
+
+def _some(n_cells: int, section: str) -> np.ndarray:
+    """Positions of the cells of an embryo's section that are used."""
+    return np.sort(numpy_rng(0, "placed", section).permutation(n_cells)[:PLACED])
 
 
 def patients(root: Path | None, seed: int) -> Iterator[Task]:
@@ -169,6 +175,40 @@ def simulated_donors(_: Path | None, seed: int) -> Iterator[Task]:
 
 
 DONORS = together(embryos, STARMAP, patients, simulated_donors)
+AROUND = (5, 20)  # nearest true neighbours whose counts are added
+
+
+def with_neighbours(part: Tasks) -> Tasks:
+    """The tasks of ``part``, each followed by easier ones: cells carry the counts of their true neighbours, too.
+
+    Such a profile keeps what cells at one position share, and loses what a single cell has of its own.
+    """
+
+    def tasks(root: Path | None, seed: int) -> Iterator[Task]:
+        for task in part(root, seed):
+            yield task
+            for n in AROUND:
+                yield protocols.with_neighbours(task, n)
+
+    return tasks
+
+
+def one_section(root: Path | None, seed: int) -> Iterator[Task]:
+    """Cells of one mouse embryo from a section of the other."""
+    yield from islice(embryos(root, seed), 2)
+
+
+def sections_as_cells(root: Path | None, seed: int) -> Iterator[Task]:
+    """The same from cells of that section, at their true positions, instead of spots."""
+    for task, (source, _) in zip(one_section(root, seed), EMBRYOS, strict=False):
+        other = datasets.load("mouse_embryos", root, heldout=source)
+        some = _some(other.cells.n_obs, source)
+        slide = protocols.of_donor(other.cells[some], source[:2])
+        slide.obsm["spatial"] = np.asarray(other.truth.obsm["spatial"])[some]
+        yield replace(task, name=f"{task.name}, from {number(PLACED, 'cell')}", slides=[slide])
+
+
+DONOR_LIMITS = together(with_neighbours(together(one_section, STARMAP, patients)), sections_as_cells)
 
 
 def spot_grids(root: Path | None, seed: int) -> Iterator[Task]:
