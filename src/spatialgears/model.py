@@ -32,7 +32,7 @@ from spatialgears.runtime.progress import Progress, shown
 from spatialgears.runtime.threads import threads
 from spatialgears.storage import model_folder as store
 from spatialgears.text import number
-from spatialgears.validate import validate_cells
+from spatialgears.validate import read_other_genes, validate_cells
 from spatialgears.validate.batches import warn_batches
 from spatialgears.validate.donors import CellsFrom, whose_cells
 from spatialgears.validate.order import row_order
@@ -262,9 +262,12 @@ class GEARS:
         counts, missing, notes = validate_cells(
             cells, panel.genes, panel.weights, layer=layer, normalised=not fitted.raw
         )
+        others = fitted.others_of(*read_other_genes(cells, fitted.other_genes, layer=layer))
         rows = sample_cells(cells, seed=self.config.seed)
-        order = row_order(counts, panel.genes)
+        more = () if others is None else (others.counts, others.genes)
+        order = row_order(counts, panel.genes, *more)
         counts = counts[order]  # whatever the order in which they were given
+        others = None if others is None else others[order]
         config = self.config.model_copy(update={"assembly": assembly}) if assembly else self.config
         require_memory(predict_cost(0, counts.shape[0], counts.shape[1], config, stored=counts.nnz))
         some = counts if rows is None else counts[np.flatnonzero(np.isin(order, rows))]
@@ -276,12 +279,14 @@ class GEARS:
         )
         _log_warnings(found)
         with threads(config.threads, each=1) as workers, shown(progress) as callback:
-            placed = place(fitted, counts, config, missing=missing, workers=workers, progress=callback)
+            placed = place(
+                fitted, counts, config, missing=missing, others=others, workers=workers, progress=callback
+            )
             placed = placed.as_given(order, fitted)
             placed.diagnostics["threads"] = fitted.threads
             check = fitted.cell_check if known else None
             if check is None:
-                check = check_cells(fitted, counts, config, missing=missing, progress=callback)
+                check = check_cells(fitted, counts, config, missing=missing, others=others, progress=callback)
         placed = radii.calibrated(placed, fitted, check, cells_from=whose)
         found += self._warnings(placed, check, of_the_fit=known)
         found += warn_batches(cells.obs, placed.coords, "the cells", placed=True)

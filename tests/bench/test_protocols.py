@@ -152,3 +152,13 @@ def test_cells_with_the_counts_of_their_true_neighbours():
     np.testing.assert_array_equal(easier.cells.X.toarray()[7], expected)
     np.testing.assert_array_equal(easier.truth, task.truth)
     assert easier.name == f"{task.name}, with 3 neighbours" and easier.fingerprint() != task.fingerprint()
+
+
+def test_slides_of_a_small_panel_and_cells_with_all_their_genes():
+    task = next(protocols.simulated(seed=0, n_cells=100, n_genes=60, n_sections=1, spots=40))
+    small = protocols.with_panel(task, 25, among=30)
+    (slide,) = small.slides
+    detected = np.asarray((task.cells.X > 0).sum(0)).ravel()
+    assert slide.n_vars == 25 and small.cells.n_vars == 60
+    assert (detected[task.cells.var_names.get_indexer(slide.var_names)] >= np.sort(detected)[-30]).all()
+    assert len(small.truth) == small.cells.n_obs == int((task.cells[:, slide.var_names].X.sum(1) > 0).sum())

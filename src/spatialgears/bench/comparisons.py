@@ -193,6 +193,13 @@ COMPARISONS = (
         draw=_by_donors,
     ),
     Comparison(
+        "small-panels",
+        "slides that show a part of the cells' genes: with and without what the other genes say (expression.other_genes)",
+        sets.small_panels,
+        ("default", "kNN on weighted PCA", "MLP with thinning"),
+        simulated=sets.simulated_small_panel,
+    ),
+    Comparison(
         "donor-limits",
         "what limits cells of another donor: with the counts of their true neighbours, or from every cell of the other",
         sets.DONOR_LIMITS,

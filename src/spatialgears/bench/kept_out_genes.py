@@ -95,8 +95,9 @@ def measured(
 ) -> tuple[Row, NDArray[np.float32]]:
     """Correlations of kept-out genes with each reading, and the predictions (positions, genes) from placed cells."""
     (slide,), cells = tissue.slides, tissue.cells
-    model = GEARS(config).fit([slide[:, genes].copy()], cells[:, genes].copy(), normalised=not _counts(slide))
-    placed = model.reconstruct(cells[:, genes].copy())
+    given = cells[:, ~cells.var_names.isin(kept_out)].copy()  # with the genes that the slide lacks
+    model = GEARS(config).fit([slide[:, genes].copy()], given, normalised=not _counts(slide))
+    placed = model.reconstruct(given)
     own, truth = expression(cells)[:, cells.var_names.get_indexer(kept_out)], _dense(slide[:, kept_out].X)
     positions = np.asarray(slide.obsm["spatial"], dtype=np.float64)
     read = partial(_read, values=own)

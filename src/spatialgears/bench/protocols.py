@@ -21,6 +21,7 @@ from spatialgears.bench.depth import score_depth
 from spatialgears.datasets import Tissue
 from spatialgears.datasets.spots import Layout
 from spatialgears.errors import InputError
+from spatialgears.runtime.seeds import numpy_rng
 from spatialgears.validate.donors import KEY
 
 Score = Callable[[np.ndarray], dict[str, float]]
@@ -112,6 +113,22 @@ def with_neighbours(task: Task, n: int) -> Task:
     cells = task.cells.copy()
     cells.X = adds @ sp.csr_matrix(cells.X)
     return replace(task, name=f"{task.name}, with {n} neighbours", cells=cells)
+
+
+def with_panel(task: Task, n: int, *, among: int | None = None) -> Task:
+    """The task with slides that show a random ``n`` of the genes only, of those ``among`` that most cells show; cells keep all.
+
+    Cells without a count of these genes are left out.
+    """
+    assert task.truth is not None
+    shared = set.intersection(*(set(one.var_names) for one in [*task.slides, task.cells]))
+    there = task.cells.var_names[task.cells.var_names.isin(shared)]
+    detected = np.asarray((sp.csr_matrix(task.cells[:, there].X) > 0).sum(0)).ravel()
+    genes = np.sort(there[np.argsort(-detected, kind="stable")[:among]].to_numpy(dtype=str))
+    panel = np.sort(numpy_rng(0, "panel", task.name).permutation(genes)[:n])
+    rows = np.flatnonzero(np.asarray(task.cells[:, panel].X.sum(1)).ravel() > 0)
+    found = with_cells(task, rows, f"slides of {n} genes")
+    return replace(found, slides=[one[:, panel].copy() for one in task.slides])
 
 
 def of_tissue(protocol: str, name: str, tissue: Tissue, **options: Any) -> Task:

@@ -211,6 +211,24 @@ def sections_as_cells(root: Path | None, seed: int) -> Iterator[Task]:
 DONOR_LIMITS = together(with_neighbours(together(one_section, STARMAP, patients)), sections_as_cells)
 
 
+def small_panels(root: Path | None, seed: int) -> Iterator[Task]:
+    """Slides that show a part of the genes that the cells have."""
+    for task in every_nth(4, MOUSE_ATLAS)(root, seed):
+        yield protocols.with_panel(task, 100)
+    for task in one_section(root, seed):
+        yield protocols.with_panel(task, 100)
+    for task in STARMAP(root, seed):
+        yield protocols.with_panel(task, 60)
+    for task in HER2ST["E"](root, seed):
+        yield protocols.with_panel(task, 150, among=600)
+
+
+def simulated_small_panel(root: Path | None, seed: int) -> Iterator[Task]:
+    """Simulated cells of another individual, from a slide that shows a fifth of their genes."""
+    for task in other_individual(root, seed):
+        yield protocols.with_panel(task, 40)
+
+
 def spot_grids(root: Path | None, seed: int) -> Iterator[Task]:
     """Mouse Atlas with square and hexagonal spots of three widths."""
     tissue = datasets.load("mouse_atlas", root)

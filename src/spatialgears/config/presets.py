@@ -38,6 +38,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             "gene_agreement": False,
             "signal": "none",
             "pull": 0.0,
+            "other_genes": 0.0,
             "average": 0.0,
             "min_detection": 0.0,
             "target_sum": 1e4,  # silent

@@ -68,6 +68,10 @@ class ExpressionConfig(Stage):
     pull: Fraction = constant(
         0.15, "targeted panels: how far a cell's profile moves towards the mean of its most similar spots"
     )
+    other_genes: Fraction = constant(
+        0.5,
+        "targeted panels: how far a cell's profile moves to what the cell's other genes, which the slides lack, predict of it",
+    )
     average: Literal["auto"] | Fraction = setting(
         "auto",
         "how far a cell's profile moves towards the mean of the 20 cells most similar to it; 0: not at all; auto: up to 0.65, "

@@ -15,13 +15,12 @@ from spatialgears.errors import InputError
 from spatialgears.expression.normalise import Matrix, log_normalise
 from spatialgears.text import number
 from spatialgears.validate.coexpression import agreement, agreement_by_gene, best_detected, standardised
+from spatialgears.validate.genes import WHOLE_TRANSCRIPTOME
 
 logger = logging.getLogger(__name__)
 
 NEIGHBORS = 6  # of a spot, by which Moran's I is measured: a hexagonal ring
 BINS = 20  # groups of genes of similar mean, within which variability is compared
-#: More shared genes than this is a whole transcriptome; a targeted panel is used as it was chosen.
-WHOLE_TRANSCRIPTOME = 1000
 #: Agreement of co-expression between slides and cells above which all genes count fully, and below which each counts as
 #: far as its own co-expression agrees; and the least weight of a gene.
 ALIKE, UNLIKE, LEAST = 0.75, 0.25, 0.05

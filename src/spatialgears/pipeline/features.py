@@ -15,6 +15,7 @@ from torch import Tensor
 from spatialgears.config import Config
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
+from spatialgears.expression.other_genes import OtherGenes
 from spatialgears.expression.panel import Panel
 from spatialgears.expression.pull import Pull
 from spatialgears.expression.signal import Signal
@@ -85,6 +86,19 @@ class SpotFeatures:
 
 
 @dataclass(frozen=True, eq=False)
+class OtherCounts:
+    """Counts of cells in the other genes that a model uses."""
+
+    counts: sparse.csr_matrix  # (n, E)
+    genes: NDArray[np.str_]  # (E,) their names
+    missing: NDArray[np.bool_]  # (E,) genes that these cells lack
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> OtherCounts:
+        """Those of some cells, by position."""
+        return replace(self, counts=self.counts[rows])
+
+
+@dataclass(frozen=True, eq=False)
 class CellView:
     """How counts of cells become features; what a fitted model keeps of stage A."""
 
@@ -94,13 +108,23 @@ class CellView:
     axes: Tensor | None  # (G, k) the directions of the spatial signal; None: all genes
     pull: Pull | None  # moves cells a little towards similar spots; None: not at all
     encoder: Encoder | None  # stage A's encoder, where its embedding is used
+    other_genes: OtherGenes | None = (
+        None  # what genes that the slides lack say of the panel; None: they are not used
+    )
 
     def expression(
-        self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_] | None = None
+        self,
+        counts: sparse.csr_matrix,
+        config: Config,
+        *,
+        missing: NDArray[np.bool_] | None = None,
+        others: OtherCounts | None = None,
     ) -> Tensor:
         """Weighted expression (n, G) of cells with these counts; a ``missing`` gene (G,) is taken as average."""
         standardiser, raw = self.standardiser, self.raw
         x, _ = cell_features(counts, self.panel, config.expression, standardiser=standardiser, raw=raw)
+        if self.other_genes is not None and others is not None:
+            x = self.other_genes(x, others.counts, others.missing)
         if missing is not None and missing.any():
             x[:, torch.from_numpy(missing)] = 0
         return x
@@ -111,10 +135,11 @@ class CellView:
         config: Config,
         *,
         missing: NDArray[np.bool_] | None = None,
+        others: OtherCounts | None = None,
         alike: Pull | None = None,
     ) -> Features:
         """Features of cells with these counts (n, G), moved towards cells ``alike``."""
-        x = self.expression(counts, config, missing=missing)
+        x = self.expression(counts, config, missing=missing, others=others)
         x = x if alike is None else alike(x)
         embedding = None if self.encoder is None else self.encoder.embed(x)
         if config.geometry.inputs == "embedding":
@@ -134,14 +159,15 @@ class CellFeatures:
     #: Features of spots that follow those of the cells, where few cells are placed beside spots.
     company: Features | None = None
     alike: Pull | None = None  # moves cells towards the mean of those most similar to them; None: not at all
+    others: OtherCounts | None = None  # of genes that the slides lack; None: they are not used
 
     def beside(self, spots: Features) -> CellFeatures:
         """The same, with the features of spots after those of the cells."""
         return replace(self, company=spots)
 
     def as_measured(self) -> CellFeatures:
-        """The same cells, not moved towards any spot or cell."""
-        return replace(self, view=replace(self.view, pull=None), alike=None)
+        """The same cells, not moved towards any spot or cell, nor by genes that spots lack."""
+        return replace(self, view=replace(self.view, pull=None), alike=None, others=None)
 
     def averaged(self, share: float) -> CellFeatures:
         """The same cells, each moved towards the mean of those most similar to it, of a random sample of them."""
@@ -149,7 +175,8 @@ class CellFeatures:
         if not share or n_cells < FEWEST_AVERAGED:
             return self
         rows = np.sort(numpy_rng(self.config.seed, "alike").permutation(n_cells)[:AVERAGED])
-        bank = self.view.expression(self.counts[rows], self.config, missing=self.missing)
+        others = None if self.others is None else self.others[rows]
+        bank = self.view.expression(self.counts[rows], self.config, missing=self.missing, others=others)
         return replace(self, alike=Pull.fit(bank, share, nearest=ALIKE))
 
     @property
@@ -176,4 +203,7 @@ class CellFeatures:
         if self.config.geometry.inputs == "embedding" and len(rows) > DENSE_CELLS:
             parts = np.array_split(rows, -(-len(rows) // DENSE_CELLS))
             return Features.cat([self._of_cells(part) for part in parts])
-        return self.view.features(self.counts[rows], self.config, missing=self.missing, alike=self.alike)
+        others = None if self.others is None else self.others[rows]
+        return self.view.features(
+            self.counts[rows], self.config, missing=self.missing, others=others, alike=self.alike
+        )

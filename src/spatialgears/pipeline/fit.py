@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spatialgears.config import Config
 from spatialgears.expression.inputs import random_rows
+from spatialgears.expression.other_genes import MOST_CELLS, OtherGenes
 from spatialgears.expression.pull import Pull
 from spatialgears.expression.signal import shared_by_neighbours
 from spatialgears.expression.training import EncoderFit, train_encoder
@@ -24,7 +25,7 @@ from spatialgears.geometry.training import GeometryFit, train_geometry
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline.cell_check import CheckedSlide
 from spatialgears.pipeline.evaluation import choose_average, choose_reach, evaluate_held_out
-from spatialgears.pipeline.features import CellView, SpotFeatures
+from spatialgears.pipeline.features import CellView, OtherCounts, SpotFeatures
 from spatialgears.pipeline.fitted import Fitted, KeptSlide
 from spatialgears.pipeline.foreseen import require_sets
 from spatialgears.pipeline.kept_out import check_cells
@@ -126,7 +127,8 @@ def fit_model(
         order=prepared.order,
         threads=torch.get_num_threads(),
     )
-    return replace(fitted, cell_check=check_cells(fitted, _cells(prepared), config, progress=progress))
+    check = check_cells(fitted, _cells(prepared), config, others=_others(prepared, view), progress=progress)
+    return replace(fitted, cell_check=check)
 
 
 def _fit_encoder(prepared: Prepared, run: _Run) -> EncoderFit | None:
@@ -161,7 +163,7 @@ def _spot_views(prepared: Prepared, config: Config) -> SpotViews:
 def _cell_view(prepared: Prepared, spots: SpotFeatures, config: Config) -> CellView:
     """How cells are seen: as spots are, standardised among themselves, and pulled a little towards similar spots."""
     pulls = config.expression.pull > 0 and not spots.embedding_only and spots.signal is None
-    return CellView(
+    view = CellView(
         panel=prepared.panel,
         standardiser=cell_standardiser(
             _cells(prepared), prepared.panel, config.panel_settings, raw=prepared.raw
@@ -171,6 +173,26 @@ def _cell_view(prepared: Prepared, spots: SpotFeatures, config: Config) -> CellV
         pull=Pull.fit(mean_views(spots.views, seed=config.seed), config.expression.pull) if pulls else None,
         encoder=spots.encoder,
     )
+    return replace(view, other_genes=_other_genes(prepared, view, config))
+
+
+def _other_genes(prepared: Prepared, view: CellView, config: Config) -> OtherGenes | None:
+    """What genes that only the cells have say of the panel, learnt on a sample of the cells."""
+    share, cells = config.expression.other_genes, _cells(prepared)
+    if not share or prepared.others is None or config.geometry.inputs == "embedding":
+        return None
+    rows = np.sort(numpy_rng(config.seed, "other genes").permutation(cells.shape[0])[:MOST_CELLS])
+    x = view.expression(cells[rows], config)
+    return OtherGenes.fit(prepared.others[rows], prepared.inputs.other_genes, x, share)
+
+
+def _others(prepared: Prepared, view: CellView) -> OtherCounts | None:
+    """Counts of the cells of the fit in the other genes that are used."""
+    if view.other_genes is None or prepared.others is None:
+        return None
+    genes = view.other_genes.genes
+    columns = np.searchsorted(prepared.inputs.other_genes, genes)
+    return OtherCounts(prepared.others[:, columns], genes, np.zeros(len(genes), dtype=bool))
 
 
 def _some_cells(prepared: Prepared, view: CellView, config: Config) -> Features:

@@ -15,6 +15,7 @@ from spatialgears.assembly.confidence import Confidence
 from spatialgears.config import Config
 from spatialgears.expression.encoder import Encoder
 from spatialgears.expression.normalise import Standardiser
+from spatialgears.expression.other_genes import OtherGenes
 from spatialgears.expression.panel import Panel
 from spatialgears.expression.pull import Pull
 from spatialgears.geometry.ensemble import Ensemble
@@ -22,7 +23,7 @@ from spatialgears.geometry.features import Features
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
 from spatialgears.pipeline.cell_check import CellCheck, CheckedSlide
-from spatialgears.pipeline.features import CellFeatures, CellView
+from spatialgears.pipeline.features import CellFeatures, CellView, OtherCounts
 from spatialgears.pipeline.self_check import SelfCheck
 from spatialgears.storage.model_folder import StoredModel, flatten, part
 from spatialgears.supervision.folds import Folds
@@ -30,6 +31,8 @@ from spatialgears.supervision.slides import Frame
 from spatialgears.supervision.targets import DIM
 from spatialgears.validate.donors import Donors
 from spatialgears.validate.new_cells import FitRecord
+
+LEAST_PRESENT = 0.5  # share of their library that cells must have of the other genes, or these are not used
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +115,12 @@ class Fitted:
         return self.view.raw
 
     def features(
-        self, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
+        self,
+        counts: sparse.csr_matrix,
+        config: Config,
+        *,
+        missing: NDArray[np.bool_],
+        others: OtherCounts | None = None,
     ) -> CellFeatures:
         """Features of cells with these counts (N, G) on the panel; a ``missing`` gene (G,) is taken as average."""
         view = self.view
@@ -120,7 +128,20 @@ class Fitted:
             sums = self.inputs.cells
             target = self.panel.target * float(sums[~missing].sum() / sums.sum())
             view = replace(view, panel=replace(self.panel, target=target))
-        return CellFeatures(view, counts, config, missing).averaged(self.average)
+        return CellFeatures(view, counts, config, missing, others=others).averaged(self.average)
+
+    @property
+    def other_genes(self) -> NDArray[np.str_]:
+        """Names of the genes that slides lack and the model uses."""
+        used = self.view.other_genes
+        return np.empty(0, dtype=str) if used is None else used.genes
+
+    def others_of(self, counts: sparse.csr_matrix, missing: NDArray[np.bool_]) -> OtherCounts | None:
+        """Counts (N, E) of cells in these genes; None where the model uses none, or cells lack most of what they count."""
+        used = self.view.other_genes
+        if used is None or used.present(missing) < LEAST_PRESENT:
+            return None
+        return OtherCounts(counts, used.genes, missing)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
@@ -141,6 +162,8 @@ class Fitted:
             tensors |= {"pull.bank": self.view.pull.bank, "pull.axes": self.view.pull.axes}
         if self.view.encoder is not None:
             tensors |= flatten("encoder", self.view.encoder.state_dict())
+        if self.view.other_genes is not None:
+            tensors |= flatten("other_genes", self.view.other_genes.tensors())
         if self.confidence is not None:
             tensors |= flatten("confidence", self.confidence.tensors())
         if self.cell_check is not None and self.cell_check.patterns is not None:
@@ -150,11 +173,15 @@ class Fitted:
 
     def meta(self) -> dict[str, Any]:
         """The facts, for ``meta.json``."""
+        others = self.view.other_genes
         return {
             "raw": self.raw,
             "matched": self.matched,
             "average": self.average,
             "target": self.panel.target,
+            "other_genes": None
+            if others is None
+            else {"genes": others.genes.tolist(), "target": others.target},
             "members": len(self.network.members),
             "slides": len(self.slides),
             "donors": list(self.donors.names),
@@ -188,6 +215,11 @@ class Fitted:
             axes=tensors.get("panel.signal"),
             pull=Pull(pull["bank"], pull["axes"], config.expression.pull) if pull else None,
             encoder=encoder,
+            other_genes=OtherGenes.from_tensors(
+                others, **meta["other_genes"], share=config.expression.other_genes
+            )
+            if (others := part("other_genes", tensors))
+            else None,
         )
         slides = [KeptSlide.from_tensors(part(f"slide{i}", tensors)) for i in range(int(meta["slides"]))]
         directions = view.axes is not None

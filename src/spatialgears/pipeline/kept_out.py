@@ -13,6 +13,7 @@ from spatialgears.assembly.canonical import principal_plane
 from spatialgears.config import Config
 from spatialgears.pipeline import cell_check
 from spatialgears.pipeline.cell_check import CellCheck
+from spatialgears.pipeline.features import OtherCounts
 from spatialgears.pipeline.fitted import Fitted
 from spatialgears.pipeline.place import slides_among_cells
 from spatialgears.runtime.progress import Progress, silent
@@ -25,6 +26,7 @@ def check_cells(
     config: Config,
     *,
     missing: NDArray[np.bool_] | None = None,
+    others: OtherCounts | None = None,
     progress: Progress = silent,
 ) -> CellCheck:
     """Check cells with counts (N, G) on the model's genes, of which some (G,) may be ``missing``.
@@ -40,7 +42,7 @@ def check_cells(
     some, panel = counts[rows], fitted.panel
     slides = [slide.checked for slide in fitted.slides]
     reading = cell_check.read_kept_out(
-        Placer(fitted, some, config, seed, progress),
+        Placer(fitted, some, config, seed, None if others is None else others[rows], progress),
         cell_check.expression(some, panel, raw=fitted.raw),
         slides,
         panel.morans_i,
@@ -73,16 +75,17 @@ class Placer:
         counts: sparse.csr_matrix,
         config: Config,
         seed: int,
+        others: OtherCounts | None = None,
         progress: Progress = silent,
     ) -> None:
-        self.fitted, self.counts, self.config, self.seed = fitted, counts, config, seed
+        self.fitted, self.counts, self.config, self.seed, self.others = fitted, counts, config, seed, others
         self.progress, self.calls = progress, 0
 
     @torch.no_grad()
     def __call__(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
         """Places of the cells (n, 2), and of the checked spots of each slide (m_i, 2) among them."""
         seen = (self.counts @ sparse.diags((~mask).astype(self.counts.dtype))).tocsr()
-        features = self.fitted.features(seen, self.config, missing=mask)
+        features = self.fitted.features(seen, self.config, missing=mask, others=self.others)
         geometry = self.fitted.network(features[np.arange(len(features))][None])[0]
         coords, _ = principal_plane(geometry.double().numpy())
         laid = slides_among_cells(self.fitted, features, coords, seed=self.seed)

@@ -24,14 +24,14 @@ from spatialgears.geometry.ensemble import Ensemble, Mapper
 from spatialgears.geometry.features import FeatureRows, Features
 from spatialgears.geometry.model import Proposal
 from spatialgears.metrics.points import lay_on
-from spatialgears.pipeline.features import CellFeatures
+from spatialgears.pipeline.features import CellFeatures, OtherCounts
 from spatialgears.pipeline.fitted import Fitted
 from spatialgears.pipeline.noise import is_noise
 from spatialgears.runtime.processes import rank_and_size
 from spatialgears.runtime.progress import Clock, Progress, silent
 from spatialgears.runtime.seeds import child_seed, numpy_rng
 from spatialgears.text import number
-from spatialgears.validate.order import row_keys
+from spatialgears.validate.order import cell_keys
 
 BLOCK = 20_000  # cells whose features are held at once
 FOOTPRINT = 50_000  # points that show the tissue evenly filled
@@ -109,6 +109,7 @@ def place(
     config: Config,
     *,
     missing: NDArray[np.bool_],
+    others: OtherCounts | None = None,
     workers: int = 1,
     progress: Progress = silent,
 ) -> Placement:
@@ -120,7 +121,7 @@ def place(
     are split over threads depend on their number, and so would the places.
     """
     settings, seed = config.assembly, child_seed(config.seed, "place")
-    features = fitted.features(counts, config, missing=missing)
+    features = fitted.features(counts, config, missing=missing, others=others)
     if len(features) < FEW_CELLS:
         features = features.beside(Features.cat([slide.features for slide in fitted.slides]))
     locality = locality_space(features, config) if settings.mode == "patches" else None
@@ -222,7 +223,9 @@ class _Placing:
 
     def _copies(self) -> NDArray[np.int64]:
         """A number for every cell, and every spot beside them: the same for cells with equal counts, which have one place."""
-        keys = row_keys(self.counts, self.fitted.panel.genes)
+        others = self.features.others
+        more = () if others is None else (others.counts, others.genes)
+        keys = cell_keys(self.counts, self.fitted.panel.genes, *more)
         group = np.unique(keys, return_inverse=True)[1]
         return np.append(group, group.max() + 1 + np.arange(len(self.features) - len(group)))
 

@@ -43,6 +43,8 @@ class Prepared:
     foreseen: list[str]  # what the finished run will warn of whatever it learns, in words
     #: Whether slides had values that are not counts, and counts were matched to those of the cells.
     matched: bool = False
+    #: Counts (n, E) of the same cells in genes that the slides lack (``inputs.other_genes``); None where they are not used.
+    others: sparse.csr_matrix | None = None
 
     @property
     def raw(self) -> bool:
@@ -99,6 +101,7 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
         foreseen=foreseen(panel.morans_i, inputs.donors, folds, [len(coords) for coords in places]),
         matched=matched,
         likeness=likeness,
+        others=None if inputs.others is None else inputs.others[np.flatnonzero(~inputs.empty_cells)],
     )
 
 

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from spatialgears.config import Config
 from spatialgears.expression.encoder import HIDDEN
 from spatialgears.expression.guard import Guard
+from spatialgears.expression.other_genes import AXES, CLIP
+from spatialgears.expression.other_genes import MOST as MOST_OTHERS
 from spatialgears.metrics.wording import MAIN
 from spatialgears.pipeline.cell_check import MOST_GENES, Verdict
 from spatialgears.pipeline.self_check import SelfCheck
@@ -84,6 +86,15 @@ class CellCheckFacts(BaseModel):
     patterns: ShownGenes | None
 
 
+class OtherGeneFacts(BaseModel):
+    """The genes that only the cells have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    genes: Annotated[list[Words], Field(min_length=1, max_length=MOST_OTHERS)]
+    target: Annotated[FiniteFloat, Field(gt=0, le=1e12)]
+
+
 class Facts(BaseModel):
     """``meta.json``, beside what :mod:`spatialgears.storage.model_folder` keeps there itself."""
 
@@ -93,6 +104,7 @@ class Facts(BaseModel):
     matched: bool
     average: Annotated[FiniteFloat, Field(ge=0, le=1)]
     target: Annotated[FiniteFloat, Field(gt=0, le=1e12)]
+    other_genes: OtherGeneFacts | None = None
     members: Annotated[int, Field(ge=1, le=MOST_MEMBERS)]
     slides: Annotated[int, Field(ge=1, le=MOST_SLIDES)]
     donors: Annotated[
@@ -190,6 +202,8 @@ def expected_tensors(
         bank = Axis("pulling spots", 10**6)
         found["pull.bank"] = TensorSpec((bank, g), low=-FEATURE, high=FEATURE)
         found["pull.axes"] = TensorSpec((g, Axis("pulling directions", g)), low=-2, high=2)
+    if facts.get("other_genes"):
+        found |= {f"other_genes.{name}": one for name, one in _other_genes(g, facts["other_genes"]).items()}
     if encoder and config.geometry.uses_nearest:
         found |= {f"network.nearest.{name}": one for name, one in _nearest(h, n_slides).items()}
     if facts["cell_check"] and (shown := facts["cell_check"]["patterns"]):
@@ -219,6 +233,18 @@ def _encoder(g: int, header: Header) -> dict[str, TensorSpec]:
             found[f"encoder.mlp.{2 * i}.weight"] = TensorSpec((right, left))
             found[f"encoder.mlp.{2 * i}.bias"] = TensorSpec((right,))
     return {name: _weights(one) if name != "encoder.scale" else one for name, one in found.items()}
+
+
+def _other_genes(g: int, facts: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    e, axes = len(facts["genes"]), Axis("directions of other genes", AXES)
+    return {
+        "mean": TensorSpec((e,), low=0, high=FEATURE),
+        "std": TensorSpec((e,), low=POSITIVE, high=FEATURE),
+        "centre": TensorSpec((e,), low=-CLIP, high=CLIP),
+        "axes": TensorSpec((e, axes), low=-2, high=2),
+        "onto": TensorSpec((axes, g), low=-FEATURE, high=FEATURE),
+        "panel_mean": TensorSpec((g,), low=-FEATURE, high=FEATURE),
+    }
 
 
 def _nearest(h: int, n_slides: int) -> dict[str, TensorSpec]:

@@ -18,7 +18,7 @@ from spatialgears.errors import InputError
 from spatialgears.metrics.points import spot_pitch
 from spatialgears.pipeline.fitted import KeptSlide
 from spatialgears.runtime.seeds import numpy_rng
-from spatialgears.validate import validate_cells
+from spatialgears.validate import read_other_genes, validate_cells
 
 if TYPE_CHECKING:
     from spatialgears.model import GEARS
@@ -44,7 +44,8 @@ def seen_profiles(model: GEARS, subject: Subject, cells: AnnData, *, seed: int) 
         rows=subject.rows[some],
         normalised=not fitted.raw,
     )
-    seen = fitted.features(counts, model.config, missing=missing)
+    others = fitted.others_of(*read_other_genes(cells, fitted.other_genes, rows=subject.rows[some]))
+    seen = fitted.features(counts, model.config, missing=missing, others=others)
     plain = [lookup.log_expression(slide)[rows] for slide, rows in zip(subject.slides, spots, strict=True)]
     plain.append(lookup.log_expression(subject.cells)[some])
     sizes = [len(rows) for rows in spots]

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ from spatialgears.validate import counts as values
 from spatialgears.validate import genes as names_of
 from spatialgears.validate.batches import warn_batches
 from spatialgears.validate.donors import CellsFrom, Donors, donors_of, whose_cells
+from spatialgears.validate.other_genes import counts_of, other_genes, read_values
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -59,6 +60,10 @@ class ValidInputs:
     unsupported_cells: np.ndarray  # mask of cells most of whose expression lies in genes that no slide shows
     #: Problems that do not prevent the use of the inputs, in words.
     warnings: list[str] = field(default_factory=list)
+    #: Counts (N, E) of the cells' genes that are not shared, and their names; None where they are not used: slides of a whole
+    #: transcriptome, cells without counts, or no cells.
+    others: sparse.csr_matrix | None = None
+    other_genes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=str))
 
     def without_empty(self) -> tuple[list[sparse.csr_matrix], list[np.ndarray], sparse.csr_matrix | None]:
         """Slides, their places and the cells, of each what shows any of the genes."""
@@ -164,7 +169,7 @@ def validate_inputs(
     counts: list[sparse.csr_matrix] = []
     for i, (adata, matrix, one) in enumerate(zip(everything, sources, inputs, strict=True)):
         with _collect(problems):
-            counts.append(_read_values(matrix, one, genes, rows if i == len(slides) else None))
+            counts.append(read_values(matrix, one, genes, rows if i == len(slides) else None))
             warnings += _judge(
                 counts[-1], adata, one.name, genes, normalised=normalised, cells=i == len(slides)
             )
@@ -178,7 +183,7 @@ def validate_inputs(
     obs_names = [adata.obs_names for adata in everything]
     if cells is not None and rows is not None:
         obs_names[-1] = obs_names[-1][rows]
-    return _assemble(
+    found = _assemble(
         counts,
         coords,
         obs_names,
@@ -189,6 +194,10 @@ def validate_inputs(
         cells_from=said,
         warnings=warnings,
     )
+    if cells is None or found.kind == "normalised" or len(genes) > names_of.WHOLE_TRANSCRIPTOME:
+        return found
+    others, other_names = other_genes(sources[-1], inputs[-1], genes, rows)
+    return replace(found, others=others, other_genes=other_names)
 
 
 def _warn_slide(slide: AnnData, coords: np.ndarray, name: str) -> list[str]:
@@ -230,7 +239,7 @@ def validate_cells(
             f"most {MOST_MISSING:.0%} may be), e.g. {', '.join(genes[missing][:5])}.",
             f"{names_of.likely_cause(known, one)} A fitted model's names stay as they are: change those of the cells.",
         )
-    counts = _read_values(matrix, one, genes[~missing], rows)
+    counts = read_values(matrix, one, genes[~missing], rows)
     warnings = [note] if note else []
     warnings += _judge(counts, cells, name, genes[~missing], normalised=normalised, cells=True)
     if missing.any():
@@ -244,6 +253,15 @@ def validate_cells(
         (counts.data, place[counts.indices], counts.indptr), shape=(counts.shape[0], len(genes))
     )
     return counts, missing, warnings
+
+
+def read_other_genes(
+    cells: AnnData, genes: np.ndarray, *, rows: np.ndarray | None = None, layer: str | None = None
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """Counts (N, E) of genes (E,) that only the cells of a fit had, and which of them these cells lack."""
+    name = "the cells"
+    matrix, var = values.values_of(cells, layer, name)
+    return counts_of(matrix, names_of.Genes(name, var, cells.obs_names, "--sc-genes"), genes, rows)
 
 
 def _assemble(
@@ -323,15 +341,6 @@ def _check_types(inputs: Sequence[object], names: Sequence[str], *, n_slides: in
             raise InputError(
                 f"{name}: there are no {'spots' if i < n_slides else 'cells'}.", "Check how it was filtered."
             )
-
-
-def _read_values(
-    matrix: Any, one: names_of.Genes, genes: np.ndarray, rows: np.ndarray | None
-) -> sparse.csr_matrix:
-    alone = ~one.var.index.duplicated(keep=False)  # some other names may repeat
-    columns = np.flatnonzero(alone)[one.var.index[alone].get_indexer(genes)]
-    with values.readable(one.name):
-        return values.to_csr(matrix, columns, rows)
 
 
 def _check_not_empty(counts: sparse.csr_matrix, coords: np.ndarray | None, least: int, name: str) -> None:

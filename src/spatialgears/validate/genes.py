@@ -14,6 +14,8 @@ import pandas as pd
 from spatialgears.errors import InputError
 from spatialgears.text import holds_control, number
 
+#: More shared genes than this is a whole transcriptome; a targeted panel is used as it was chosen.
+WHOLE_TRANSCRIPTOME = 1000
 #: With a larger share of repeated names an input is refused; with less, these names are left out.
 MOST_REPEATED = 0.005
 

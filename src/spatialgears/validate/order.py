@@ -48,9 +48,25 @@ def spot_keys(
     return mix(row_keys(counts, genes) + mix(x + mix(y)))
 
 
-def row_order(counts: sparse.csr_matrix, genes: NDArray[np.str_]) -> NDArray[np.int64]:
-    """The rows (n,) in their canonical order; equal rows stay as they are."""
-    return np.argsort(row_keys(counts, genes), kind="stable")
+def cell_keys(
+    counts: sparse.csr_matrix,
+    genes: NDArray[np.str_],
+    others: sparse.csr_matrix | None = None,
+    other_genes: NDArray[np.str_] | None = None,
+) -> NDArray[np.uint64]:
+    """A hash of each cell (n,), of its values of the panel's ``genes`` and of the others, where these are used."""
+    keys = row_keys(counts, genes)
+    return keys if others is None or other_genes is None else keys + row_keys(others, other_genes)
+
+
+def row_order(
+    counts: sparse.csr_matrix,
+    genes: NDArray[np.str_],
+    others: sparse.csr_matrix | None = None,
+    other_genes: NDArray[np.str_] | None = None,
+) -> NDArray[np.int64]:
+    """The cells (n,) in their canonical order, by the panel's genes first; equal ones stay as they are."""
+    return np.lexsort((cell_keys(counts, genes, others, other_genes), row_keys(counts, genes)))
 
 
 def set_key(counts: sparse.csr_matrix) -> np.int64:
@@ -80,10 +96,11 @@ def canonical_order(inputs: ValidInputs) -> tuple[ValidInputs, list[int]]:
         forms=[*(inputs.forms[s] for s in slides), *inputs.forms[len(slides) :]],
     )
     if inputs.cells is not None:
-        cells = row_order(inputs.cells, inputs.genes)
+        cells = row_order(inputs.cells, inputs.genes, inputs.others, inputs.other_genes)
         found = replace(
             found,
             cells=inputs.cells[cells],
+            others=None if inputs.others is None else inputs.others[cells],
             obs_names=inputs.obs_names[cells],
             empty_cells=inputs.empty_cells[cells],
             unsupported_cells=inputs.unsupported_cells[cells],
