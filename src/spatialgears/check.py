@@ -50,6 +50,8 @@ class CheckReport:
     shared_genes, panel_genes, spatial_genes
         Genes in every input; those that a run uses; of these, those with a mean Moran's I above 0.1, and above what
         chance gives on so many spots.
+    other_genes
+        Genes that only the cells have and that help to place them: 0 where slides show a whole transcriptome.
     depth_ratio
         Median depth of spots over that of cells; None without cells or counts.
     agreement
@@ -72,6 +74,7 @@ class CheckReport:
     shared_genes: int
     panel_genes: int
     spatial_genes: int
+    other_genes: int
     depth_ratio: float | None
     agreement: float | None
     coexpression: float | None
@@ -186,6 +189,7 @@ def check_inputs(
         shared_genes=len(valid.genes),
         panel_genes=len(prepared.panel),
         spatial_genes=int((prepared.panel.morans_i > max(SPATIAL, 3 * chance)).sum()),
+        other_genes=prepared.other_genes,
         depth_ratio=agreement.depth_ratio,
         agreement=agreement.agreement,
         coexpression=agreement.coexpression,

@@ -108,9 +108,12 @@ def run(
         fitted = (out.model / "meta.json").exists()
         done = bool(manifest.get("results")) and all(path.exists() for path in out.results)
         agreed(FITTED * fitted + DONE * done)
+        helping = prepared.other_genes
+        genes = f"{number(len(valid.genes), 'gene')} in common"
+        genes += f", and {number(helping, 'gene')} of the cells alone that help" if helping else ""
         say(
             f"{number(sum(map(len, valid.coords)), 'spot')} of {number(len(given.slides), 'slide')}, "
-            f"{number(given.cells.n_obs, 'cell')}, {number(len(valid.genes), 'gene')} in common. Donors: {valid.donors.words}."
+            f"{number(given.cells.n_obs, 'cell')}, {genes}. Donors: {valid.donors.words}."
         )
         if done:
             say(

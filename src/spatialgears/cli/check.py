@@ -83,6 +83,7 @@ def _show(report: CheckReport) -> None:
             "genes in every input": report.shared_genes,
             "genes used at most": report.panel_genes,
             "genes that vary in space": report.spatial_genes,
+            "genes of the cells alone that help": report.other_genes,
             "depth, spot to cell": told["depth_ratio"],
             "agreement of mean expression": told["agreement"],
             "agreement of co-expression": told["coexpression"],

@@ -178,12 +178,14 @@ def _cell_view(prepared: Prepared, spots: SpotFeatures, config: Config) -> CellV
 
 def _other_genes(prepared: Prepared, view: CellView, config: Config) -> OtherGenes | None:
     """What genes that only the cells have say of the panel, learnt on a sample of the cells."""
-    share, cells = config.expression.other_genes, _cells(prepared)
-    if not share or prepared.others is None or config.geometry.inputs == "embedding":
+    cells = _cells(prepared)
+    if prepared.others is None:
         return None
     rows = np.sort(numpy_rng(config.seed, "other genes").permutation(cells.shape[0])[:MOST_CELLS])
     x = view.expression(cells[rows], config)
-    return OtherGenes.fit(prepared.others[rows], prepared.inputs.other_genes, x, share)
+    return OtherGenes.fit(
+        prepared.others[rows], prepared.inputs.other_genes, x, config.expression.other_genes
+    )
 
 
 def _others(prepared: Prepared, view: CellView) -> OtherCounts | None:

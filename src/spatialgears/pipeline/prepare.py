@@ -11,6 +11,7 @@ from scipy import sparse
 
 from spatialgears.config import Config
 from spatialgears.expression.matching import matched_counts
+from spatialgears.expression.other_genes import FEWEST, MOST
 from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, Panel, build_panel
 from spatialgears.pipeline.cost import Cost, predict_cost
 from spatialgears.pipeline.foreseen import foreseen
@@ -45,6 +46,11 @@ class Prepared:
     matched: bool = False
     #: Counts (n, E) of the same cells in genes that the slides lack (``inputs.other_genes``); None where they are not used.
     others: sparse.csr_matrix | None = None
+
+    @property
+    def other_genes(self) -> int:
+        """How many genes that the slides lack help to place the cells."""
+        return 0 if self.others is None else min(MOST, self.others.shape[1])
 
     @property
     def raw(self) -> bool:
@@ -101,8 +107,16 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
         foreseen=foreseen(panel.morans_i, inputs.donors, folds, [len(coords) for coords in places]),
         matched=matched,
         likeness=likeness,
-        others=None if inputs.others is None else inputs.others[np.flatnonzero(~inputs.empty_cells)],
+        others=_others(inputs, config),
     )
+
+
+def _others(inputs: ValidInputs, config: Config) -> sparse.csr_matrix | None:
+    """Counts (n, E) of cells that are not empty in genes that the slides lack, where they are enough to be used."""
+    wanted = config.expression.other_genes > 0 and config.geometry.inputs != "embedding"
+    if not wanted or inputs.others is None or inputs.others.shape[1] < FEWEST:
+        return None
+    return inputs.others[np.flatnonzero(~inputs.empty_cells)]
 
 
 def as_counts(inputs: ValidInputs) -> ValidInputs:
