@@ -124,7 +124,7 @@ def test_warnings_follow_the_cells(tissue):
     )
     assert check.warnings(good, spots=False) == [] and check.warnings(good, spots=True) == []
     (alone,), (against,) = (check.warnings(none, spots=spots) for spots in (False, True))
-    assert alone.startswith("Failed check on cells") and "Do not use the places" in alone
+    assert alone.startswith("Failed check on cells") and "Do not use the coordinates" in alone
     assert against.startswith(alone) and "spots are not cells" in against
 
 
@@ -137,7 +137,7 @@ def test_a_share_of_noise_among_the_cells_is_counted_and_warned_of(share):
     assert found.verdict == "good" and found.unmatched == pytest.approx(share, abs=0.07)
     told = check.warnings(found, spots=True)
     assert bool(told) == (share > 0) and all(
-        "of the cells fit the place they were given no better" in text for text in told
+        "of the cells fit their predicted position no better" in text for text in told
     )
 
 

@@ -21,7 +21,7 @@ def test_cells_are_averaged_the_more_the_less_alike_they_are(coexpression, avera
 def test_donors_that_are_left_out_decide_how_far():
     config = Config.preset("default")
     found = Likeness.of(0.8, config, left_out=True)
-    assert found.by_donors and found.average == AVERAGE and "left out decide" in found.words
+    assert found.by_donors and found.average == AVERAGE and "left-out donors decide" in found.words
     assert Likeness.of(0.9, config, left_out=True) == Likeness()
     assert Likeness.of(0.9, config, left_out=True, other_donor=True).by_donors
 

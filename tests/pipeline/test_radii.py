@@ -47,9 +47,7 @@ def test_radii_grow_by_one_factor_to_the_error_of_the_check(cells_from):
     for name in ("radius50", "radius90"):
         np.testing.assert_allclose(getattr(found, name), factor * getattr(narrow, name), rtol=1e-5)
     assert found.diagnostics["spacing"] == 0 and "widened" not in narrow.diagnostics
-    assert f"widened {factor:.1f}-fold, as the check on cells asks" in radii.words(
-        fitted(), found.diagnostics
-    )
+    assert f"check on cells widened them {factor:.1f}-fold" in radii.words(fitted(), found.diagnostics)
 
 
 @pytest.mark.parametrize("check", [CHECK, replace(CHECK, r=0.79), UNKNOWN])

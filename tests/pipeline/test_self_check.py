@@ -60,7 +60,7 @@ def test_good_places_in_any_pose(truth):
 
 def test_shuffled_places_have_no_signal(truth):
     found = score("Held-out spots", np.random.default_rng(1).permutation(truth), truth)
-    assert found.verdict == "none" and "Do not use the places" in found.words
+    assert found.verdict == "none" and "Do not use the coordinates" in found.words
 
 
 def test_outline_only_is_weak(truth):

@@ -1,4 +1,4 @@
-"""Several generators, each trained without other spots, averaged into one prediction."""
+"""An ensemble of cross-fitted generators: their mean geometry, and its spread under dropout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spatialgears.supervision.targets import centre, procrustes
 #: ``map``, or that of a pool of threads.
 Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
-ROUNDING = 1e-3  # RMS radii; less, as without any dropout, is cancellation
+ROUNDING = 1e-3  # RMS radii; a smaller spread is a rounding error
 DRAWS = 8  # passes with dropout that the spread of one model is measured over
 ENSEMBLE_DRAWS = 12  # over all members: as precise as one model's, since each member has a mean of its own
 SPREAD_CELLS = 20_000  # points in one such pass
@@ -26,10 +26,10 @@ SPREAD_CELLS = 20_000  # points in one such pass
 
 @torch.no_grad()
 def dropout_spread(model: nn.Module, x: Tensor, *, seed: int, draws: int = DRAWS) -> Tensor:
-    """How far each point moves when other parts of its expression are hidden: (n,) RMS over ``draws`` passes.
+    """How far each point of one set x (n, f) moves under Monte Carlo dropout: (n,) RMS over ``draws`` passes.
 
-    A place that rests on a few genes, or on none, moves; on cells unlike the spots of the training it moves more,
-    which no error measured on spots could tell. The dropout is that of the training, the set (n, f) is one.
+    A position that rests on few genes, or on none, moves far. Cells unlike the training spots move further than spots,
+    which no error measured on spots can show. The dropout rate is that of training.
     """
     assert isinstance(model, GeometryModel)
     hide = torch_rng(seed, "dropout")
@@ -46,8 +46,8 @@ def dropout_spread(model: nn.Module, x: Tensor, *, seed: int, draws: int = DRAWS
 class Ensemble(nn.Module):
     """The mean geometry of several models, each turned into the first one's frame.
 
-    Errors of models that were trained apart differ, and their mean is better than any of them. The first
-    model carries the refiner, which is given the mean proposal.
+    Models trained on different spots err differently, so their mean is more accurate than any one of them. The first model
+    carries the refiner, which refines the mean proposal.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Ensemble(nn.Module):
         return member
 
     def bases(self, seen: Tensor, mask: Tensor | None = None) -> Tensor:
-        """V_base (members, B, n, d) of every member, in the first one's frame, of what they see (B, n, f)."""
+        """V_base (members, B, n, d) of every member for features ``seen`` (B, n, f), in the first one's frame."""
         first, *rest = (member(seen, mask).float() for member in self.members)
         return torch.stack([first, *(base @ procrustes(base, first, mask) for base in rest)])
 
@@ -83,7 +83,7 @@ class Ensemble(nn.Module):
         return self.guided(features, self.generated(features, mask), mask)
 
     def guided(self, features: Features, geometry: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Places (B, n, d) by the most similar spots within reach of a ``geometry``; without any, the geometry itself."""
+        """The ``geometry`` (B, n, d) moved towards the most similar spots within reach; unchanged without :attr:`nearest`."""
         if self.nearest is None:
             return geometry
         assert features.embedding is not None
@@ -91,20 +91,20 @@ class Ensemble(nn.Module):
 
     @torch.no_grad()
     def noise(self, features: Features, *, seed: int) -> float:
-        """Variance by which members differ from their mean on points (n, .), over the squared spread; the median."""
+        """Median over points (n, .) of the variance between members, divided by the squared spread."""
         one = features[None]
         bases = torch.stack([self.guided(one, base)[0] for base in self.bases(one.seen)])  # (members, n, d)
         variance = (bases - bases.mean(0)).square().sum(-1).mean(0)
         return float((variance / self.spread(features, seed=seed).square()).median())
 
     def spread(self, x: FeatureRows, *, seed: int, each: Mapper = map) -> Tensor:
-        """(n,) RMS over the members of how far points (n, .) move under dropout.
+        """How far points (n, .) move under dropout: (n,) RMS over the members.
 
         Sets too large for one pass are split at random, so that every part represents the whole. ``each`` maps the work of
         a member on a part, and may do so in threads; with several processes each takes some parts.
         """
         order = torch.randperm(len(x), generator=torch_rng(seed, "spread"))
-        draws = max(2, -(-ENSEMBLE_DRAWS // len(self.members)))  # one alone does not spread
+        draws = max(2, -(-ENSEMBLE_DRAWS // len(self.members)))  # a spread needs two
         parts = share_of(order.chunk(-(-len(x) // SPREAD_CELLS)))
         jobs = [(part, i) for part in parts for i in range(len(self.members))]
 

@@ -1,4 +1,4 @@
-"""What the networks see of spots and cells: one type with named parts."""
+"""Input features of spots and cells, as one type with named parts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Features:
 
 
 class FeatureRows(Protocol):
-    """Features of N points, held or computed as they are asked for: a million dense rows would not fit in memory."""
+    """Features of N points, held or computed on demand: a million dense rows would not fit in memory."""
 
     @property
     def width(self) -> int:

@@ -15,7 +15,7 @@ from spatialgears.runtime.seeds import numpy_rng, torch_rng
 #: ``draw(index, generator)``: a random view (..., f) of the spots ``index`` (...,).
 Draw = Callable[[Tensor, torch.Generator], Tensor]
 
-MAX_SPOTS = 2048  # held-out spots of a slide, and others, that are scored at most
+MAX_SPOTS = 2048  # most held-out spots of a slide that are scored, and most others
 MAX_PAIRS = 200_000
 
 

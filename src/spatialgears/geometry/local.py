@@ -1,4 +1,4 @@
-"""What the denoiser sees of the layout: a kNN graph, binned distances and angles, landmarks (appendix).
+"""Local geometry of a layout, for the denoiser: kNN graph, binned distances and angles, landmarks (appendix).
 
 Nothing here is n x n on a large set. Neighbours and landmarks are chosen among *reference* points: the whole set at the sizes
 used in training, a random subset of that size in a larger set. The cost is therefore linear in the set, and the density is
@@ -54,7 +54,7 @@ def describe(points: Tensor, mask: Tensor | None = None, reference: Reference | 
     points = points / (points.square().sum((1, 2), keepdim=True) / count).sqrt().clamp_min(1e-12)
 
     def edges(piece: Tensor, near: Tensor) -> Tensor:
-        """Length of the way to each neighbour and cosine of its angle to the way inwards, (B, n, k, 2)."""
+        """Distance to each neighbour, and cosine of its direction to that of the centre, (B, n, k, 2)."""
         offset = take(points, near) - piece.unsqueeze(2)  # (B, n, k, d)
         distance = offset.norm(dim=-1)
         inward = -piece / piece.norm(dim=-1, keepdim=True).clamp_min(1e-12)

@@ -53,7 +53,7 @@ def score_loss(estimate: Tensor, target: Tensor, weight: Tensor, mask: Tensor | 
 
 
 def gram_loss(pred: Tensor, target: Tensor) -> Tensor:
-    """L_gram (and L_gen,gram, scale-normalised alike): |G_pred - G_target|_F^2 / |G_target|_F^2."""
+    """L_gram (and L_gen,gram, normalised the same way): |G_pred - G_target|_F^2 / |G_target|_F^2."""
     return _gram_distance(pred, target) / _inner(target, target).clamp_min(TINY)
 
 

@@ -18,9 +18,7 @@ from spatialgears.supervision.targets import centre, procrustes
 Part = Literal["generator", "refiner", "joint"]
 #: The paper's appendix: weights of the losses that all presets share (those of the generator are ours).
 WEIGHTS = {"score": 1.0, "gram": 1.0, "gram_scale": 0.5, "gen_align": 1.0, "gen_gram": 1.0}
-GATE = (
-    1.0  # sets with more noise than this many sigma_data,resid show no structure: losses on it leave them out
-)
+GATE = 1.0  # in sigma_data,resid: sets with more noise show no structure, and are left out of geometry losses
 OVERLAP_GATE = (
     1.0  # the paper's appendix: sigma, in the units of the coordinates, below which overlap losses apply
 )

@@ -28,9 +28,7 @@ from spatialgears.supervision.targets import DIM
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-SLIDE_VIEWS = (
-    200  # views of each spot, about, before training may end because a left-out slide is placed no better
-)
+SLIDE_VIEWS = 200  # minimum number of views per spot before early stopping on left-out slides
 WARMUP, CLIP = (
     0.1,
     1.0,
@@ -68,7 +66,7 @@ class TrainedFolds:
     """Cross-fitting: generators, and for every spot the one that was trained without it."""
 
     models: list[GeometryModel]  # in evaluation mode
-    #: (n_spots,) number of the model that was trained without the spot, or more than there are models.
+    #: (n_spots,) number of the model that was trained without the spot, or at least ``len(models)`` if there is none.
     fold: np.ndarray
 
 
@@ -119,7 +117,7 @@ def train_geometry(
     data
         Identifies the data: a checkpoint of different data is refused.
     workers
-        Models that may be trained side by side, in a thread each. It does not change the result.
+        Models trained in parallel, in a thread each. It does not change the result.
     progress
         Called after every step as ``progress("geometry <phase>", done, total, losses)``; models that each leave out some
         spots are one phase, ``fold`` or ``slide``.
@@ -205,11 +203,11 @@ class _Phases:
         return min(g.steps, max(1, round(self._steps_for(g.views)))) if g.views else g.steps
 
     def _steps_by_left_out(self, wholes: int) -> int:
-        """Steps of training that the models chose which each leave out one of ``wholes`` donors or slides; 0 without any.
+        """Early stopping: training steps chosen on left-out donors or slides (one of ``wholes`` each); 0 without any.
 
-        As many passes over the spots as these models needed until the left-out slides were first placed about as well as at any
-        later time. Before spots have been seen ``SLIDE_VIEWS`` times, little is memorised: training continues until then, for
-        at most ``steps``, as long as the left-out slides are placed no worse.
+        As many passes over the spots as the models with a left-out slide needed to come within ``AS_GOOD`` of their best score.
+        Little is memorised before each spot was seen ``SLIDE_VIEWS`` times. Training therefore continues until then, for at
+        most ``steps``, while the score stays that good.
         """
         found = [
             scores
@@ -231,7 +229,7 @@ class _Phases:
         return round(min(enough, longest) if good[-1] == len(at) - 1 else at[good[-1]])
 
     def _steps_for(self, views: int) -> float:
-        """Steps in which every spot is seen about so many times."""
+        """Steps in which every spot is seen about ``views`` times."""
         s, sets = self.config.supervision, self.config.geometry.sets(len(self.slides))
         shown = sets * (s.n_min + s.n_max) / 2 * (1 + self.pairs)  # spots, in one step
         return views * len(self.coords) / shown
@@ -262,7 +260,7 @@ class _Phases:
     def batch(
         self, minisets: _Minisets, step: int, generator: torch.Generator, own: torch.Generator
     ) -> Batch:
-        """The sets of one step that fall to this process, on the device; ``own`` decides the views of spots."""
+        """This process's share of the sets of one step, on the device; ``own`` decides the views of spots."""
         which = step % len(minisets.samplers)
         sampler, shared = minisets.samplers[which], None
         count = max(self.config.geometry.sets(sampler.n_slides), self.fabric.world_size)  # one each at least

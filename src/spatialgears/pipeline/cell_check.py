@@ -1,12 +1,12 @@
-"""The check on cells: where they were placed, they should show the patterns of genes that the placing did not see.
+"""The check on cells: the placed cells should show the spatial patterns of genes that were masked during placing.
 
-Held-out spots say how well spots are placed, and a spot is not a dissociated cell. Genes say something about the cells
-themselves, without labels and without truth. A part of the genes is masked, all cells are placed by the others, and each
-spot's value of the masked genes is predicted from the cells placed nearest to it. If the cells are where they belong, the
-prediction follows the pattern that was measured on the slide.
+Held-out spots say how well spots are placed, but a spot is not a dissociated cell. Genes test the cells themselves, without
+labels and without known positions. Some of the genes are masked, all cells are placed by the others, and each spot's value
+of the masked genes is predicted from the cells placed nearest to it. If the cells are where they belong, the prediction
+follows the pattern that was measured on the slide.
 
-How closely it can follow is limited by the noise of the slide (the ceiling), and by how far cells and slide agree at all:
-the reference reads the same genes from the most similar cells, without placing any.
+Two things limit the correlation: the noise of the slide (the ceiling), and how well cells and slide agree at all (the
+reference, which predicts the same genes from the most similar cells without placing any).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from spatialgears.expression.panel import Panel
 from spatialgears.runtime.seeds import numpy_rng
 
 Verdict = Literal["good", "fair", "weak", "none", "not checked"]
-#: Masked genes (G,) in; places of the cells (N, 2), and of each slide's spots (m_i, 2) in the same frame, out.
+#: Masked genes (G,) in; positions of the cells (N, 2), and of each slide's spots (m_i, 2) in the same frame, out.
 Place = Callable[[NDArray[np.bool_]], tuple[NDArray[np.float64], Sequence[NDArray[np.float64]]]]
 
 TITLE = "Cells, by kept-out genes"
 NOT_CHECKED = "Not checked: "
 PARTS = 7  # of the panel, masked one after the other
-NEAREST = 30  # placed cells that predict a spot
+NEAREST = 30  # placed cells whose mean predicts a spot
 SPLITS = 3  # of the counts into halves, from which the noise is estimated
-SHUFFLES = 20  # of the cells, which show what chance reaches
+SHUFFLES = 20  # of the cells: the correlation reached by chance
 TEMPERATURE = 0.07  # of the direct mapping: a spot whose cosine is lower by this has e times less weight
 MOST_CELLS, MOST_SPOTS = 10_000, 1000  # that are looked at; spots of each slide
 MOST_GENES, MOST_SCORED = 2000, 500  # that cells and spots are compared by, and that are predicted
 FEWEST_CELLS, FEWEST_GENES = 100, 10  # fewer have no power
 LEAST_CEILING = 0.2  # if noise allows less than this, single genes say nothing
 MANY_UNMATCHED = (
-    0.2  # share of cells that fit their place no better than others do, from which there is a warning
+    0.2  # share of cells that fit their position no better than others do, from which there is a warning
 )
 ABOVE_CHANCE = 4.0  # standard deviations of shuffled cells by which the correlation must exceed theirs
 #: Smallest share of the ceiling for each verdict; below the last one the cells do not show the patterns.
@@ -64,18 +64,18 @@ SHOWN = (
     0.1,
 )  # quantiles of the correlation at which genes are shown: a good, a typical and a poor one
 UNMATCHED = (
-    "About {:.0%} of the cells fit the place they were given no better than other cells would, by genes that the placing did "
-    "not see. They may be empty droplets, debris or doublets, or of a type that the slides lack. Filter the cells more "
+    "About {:.0%} of the cells fit their predicted position no better than other cells would, judged by genes that were "
+    "masked. They may be empty droplets, debris or doublets, or of a type that the slides lack. Filter the cells more "
     "strictly, or read only what many cells show."
 )
 MEANING: Mapping[Verdict, str] = {
-    "good": "Where they were placed, the cells show the patterns of genes that the placing did not see.",
-    "fair": "Where they were placed, the cells show the patterns of genes that the placing did not see in outline: read "
+    "good": "The placed cells show the spatial patterns of genes that the placing did not see.",
+    "fair": "The placed cells show the spatial patterns of genes that the placing did not see, but only in outline: read "
     "regions, not single cells.",
-    "weak": "Where they were placed, the cells show little of the patterns of genes that the placing did not see: read "
-    "only the large-scale layout.",
-    "none": "Where they were placed, the cells do not show the patterns of genes that the placing did not see. Do not use "
-    "the places.",
+    "weak": "The placed cells show little of the spatial patterns of genes that the placing did not see: read only the "
+    "large-scale layout.",
+    "none": "The placed cells do not show the spatial patterns of genes that the placing did not see. Do not use the "
+    "coordinates.",
 }
 
 
@@ -168,7 +168,7 @@ class Patterns:
 
 @dataclass(frozen=True, eq=False)
 class CellCheck:
-    """Whether the cells, where they were placed, show the patterns of genes that the placing did not see.
+    """Whether the placed cells show the spatial patterns of genes that were masked during placing.
 
     Attributes
     ----------
@@ -176,13 +176,13 @@ class CellCheck:
         Mean correlation over spots of kept-out genes with their prediction from the nearest placed cells, and its
         standard error over genes.
     reference
-        The same by direct mapping: read from the most similar cells, without placing any.
+        The same by direct mapping: predicted from the most similar cells, without placing any.
     shuffled
-        The same with the cells shuffled over their places.
+        The same with the cells shuffled over their positions.
     ceiling
-        What the noise on the slides allows.
+        The largest correlation that the noise of the slides allows.
     n_genes, n_cells
-        How many were looked at.
+        How many were used.
     verdict
         ``good``, ``fair``, ``weak``, ``none``, or ``not checked``.
     words
@@ -343,7 +343,7 @@ def soft_mapping(
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What kept-out genes show, before it is judged.
+    """How well kept-out genes were predicted, before a verdict.
 
     Attributes
     ----------
@@ -355,9 +355,9 @@ class Reading:
         (slides, g) correlation with the prediction from the nearest placed cells, with that from the most similar cells,
         and the largest that noise allows.
     shuffled
-        (shuffles, slides, g) with the prediction from the nearest placed cells, the cells being shuffled.
+        (shuffles, slides, g) like ``r``, with shuffled cells.
     match
-        (2, N) how well the masked genes of each cell fit the spots where it was placed: its own, and those of another cell.
+        (2, N) how well the spots around each cell fit its own masked genes, and those of another cell.
     """
 
     genes: NDArray[np.int64]
@@ -378,7 +378,7 @@ def read_kept_out(
     missing: NDArray[np.bool_] | None = None,
     seed: int,
 ) -> Reading:
-    """Mask a part of the panel at a time, place the cells by the rest, and read the masked genes from them.
+    """Mask one part of the panel at a time, place the cells by the rest, and predict the masked genes from them.
 
     Parameters
     ----------
@@ -423,11 +423,10 @@ def read_kept_out(
             r[s, mine] = correlations(measured, predicted[s][:, mine])
             for i, order in enumerate(shuffles):
                 shuffled[i, s, mine] = correlations(measured, near @ own[order])
-            there = (
-                nearest_cells(spots[s], coords, min(NEAREST, len(measured) // 10)) @ measured
-            )  # (N, genes)
-            there = (there - there.mean(0)) / len(slides)
-            match += [np.einsum("ng,ng->n", there, own[order]) for order in (slice(None), shuffles[0])]
+            near_spots = nearest_cells(spots[s], coords, min(NEAREST, len(measured) // 10))
+            around = near_spots @ measured  # (N, genes) mean of the spots around each cell
+            around = (around - around.mean(0)) / len(slides)
+            match += [np.einsum("ng,ng->n", around, own[order]) for order in (slice(None), shuffles[0])]
             masked = _products(slide.values[:, hidden], cells[:, hidden])
             direct = soft_mapping(*(a - b for a, b in zip(whole[s], masked, strict=True)))
             reference[s, mine] = correlations(measured, direct @ own)
@@ -487,10 +486,10 @@ def judge(
 
 
 def warnings(check: CellCheck, *, spots: bool) -> list[str]:
-    """What the check says against the places, in words; ``spots`` is whether held-out spots speak for them."""
+    """Warnings from the check; ``spots`` says whether held-out spots support the coordinates."""
     if not check.checked:
         return [
-            f"The cells were not checked: {check.words.removeprefix(NOT_CHECKED)} Held-out spots are no cells."
+            f"The cells were not checked: {check.words.removeprefix(NOT_CHECKED)} Held-out spots are not cells."
         ]
     if check.verdict not in ("weak", "none"):
         return [UNMATCHED.format(check.unmatched)] if check.unmatched >= MANY_UNMATCHED else []
@@ -498,7 +497,7 @@ def warnings(check: CellCheck, *, spots: bool) -> list[str]:
         f"{'Weak' if check.verdict == 'weak' else 'Failed'} check on cells: kept-out genes, read from the cells where they "
         f"were placed, correlate {check.r:.2f} with the slides, and noise allows {check.ceiling:.2f}. "
     )
-    words += "Do not use the places." if check.verdict == "none" else "Read only the large-scale layout."
+    words += "Do not use the coordinates." if check.verdict == "none" else "Read only the large-scale layout."
     if spots:
         words += " Held-out spots are placed well, but spots are not cells: this check counts."
     return [words]

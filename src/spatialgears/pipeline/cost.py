@@ -48,7 +48,7 @@ class Coefficients:
     solve_seconds: float = 4e-6  # per cell and step of the global solve
     profile_seconds: float = 1e-6  # per gene of a spot or cell that stage A learns from: views, guard
     cell_seconds: float = 1e-4  # per cell: features, support, spacing, neighbour graph, writing
-    rehearsed_share: float = 0.5  # of the steps that models missing a slide are given, those that were needed
+    rehearsed_share: float = 0.5  # of the steps allowed to models with a left-out slide, those they used
     base_bytes: float = 7.5e8  # the interpreter with torch and scanpy
     stored_bytes: float = 24.0  # per stored value of the inputs: read, validated, and a copy under way
     count_bytes: float = 2.0  # per entry of spots by shared genes: sparse, some copies
@@ -65,7 +65,7 @@ class Cost:
 
     seconds: float
     peak_bytes: int
-    stages: Mapping[str, float] = field(default_factory=dict)  # seconds of those that tell their progress
+    stages: Mapping[str, float] = field(default_factory=dict)  # seconds of each stage that reports progress
 
 
 def require_memory(cost: Cost) -> None:
@@ -96,7 +96,7 @@ def predict_cost(
     Without spots nothing is trained, without cells nothing placed. ``n_genes`` is the size of the panel, ``shared_genes``
     of slides and cells: on whole transcriptomes the networks see a few directions instead of genes. ``stored`` counts the
     values of all inputs that are not zero. ``wholes`` are the donors, or slides of one donor, that can be left out; by
-    default as many as slides. With several, how long to train is found out first.
+    default as many as slides. With several, the number of training steps is determined first.
     """
     c, a, g = Coefficients(), config.assembly, config.geometry
     wholes, cores = wholes or n_slides, config.threads or usable_threads().number
@@ -186,9 +186,9 @@ def _training(
     n_slides: int,
     wholes: int,
 ) -> dict[str, float]:
-    """Seconds of every training, by the name under which it tells its progress, in the order in which they come.
+    """Seconds of each training stage, by the name under which it reports progress, in order of execution.
 
-    So many ``workers`` train models side by side.
+    ``workers`` models are trained in parallel.
     """
     c, e, g = Coefficients(), config.expression, config.geometry
     n_genes, width_in = seen

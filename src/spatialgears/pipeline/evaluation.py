@@ -104,7 +104,7 @@ def _looks(
     at_most: int,
     average: float = 0.0,
 ) -> Iterator[_Look]:
-    """Views of the spots of each slide (or ``at_most`` of them), averaged so far, for every model that some are held out of."""
+    """For every model, views of each slide with spots held out of it: at most ``at_most`` spots, moved by ``average``."""
     everywhere = np.concatenate(slides)
     for number, model in enumerate(folds.models):
         known = None if nearest is None else nearest.without(folds.fold == number)
@@ -189,9 +189,9 @@ def choose_average(
     seed: int,
     most: float,
 ) -> float:
-    """How far profiles of another donor move towards the mean of similar ones, up to ``most``: as places left-out donors best.
+    """How far (0 to ``most``) profiles move towards the mean of similar ones: the value that places left-out donors best.
 
-    Each donor has one vote. Positions move the less towards similar spots, as those of cells do.
+    Each donor has one vote. As for cells, positions move less towards similar spots the more profiles are averaged.
     """
     averages, errors = (0.0, most / 2, most), []
     for average in averages:
@@ -233,7 +233,7 @@ def evaluate_held_out(
     nearest: NearestSpots | None = None,
     noise: float = 0.0,
 ) -> tuple[list[SelfCheck], Confidence | None]:
-    """Self-checks on held-out spots and slides beside the simple reference, and the calibration of radii.
+    """Self-checks on held-out spots and slides, compared with the simple reference, and the calibration of radii.
 
     Self-checks come in the given ``order`` of the slides.
 
@@ -274,17 +274,17 @@ def middle(error: Tensor, unit: Tensor) -> int:
     Units (m,), such as spots or slides, have equal weight; their number decides the standard error.
     """
     _, which, size = unit.unique(return_inverse=True, return_counts=True)
-    error = torch.zeros(len(error), len(size)).index_add(1, which, error) / size  # (ways, units)
+    error = torch.zeros(len(error), len(size)).index_add(1, which, error) / size  # (choices, units)
     excess = error - error[error.mean(1).argmin()]
     spread = excess.std(1) if len(size) > 1 else torch.zeros(len(excess))
-    alike = (excess.mean(1) <= spread / len(size) ** 0.5).nonzero()[:, 0]
-    return int(alike[(len(alike) - 1) // 2])
+    as_good = (excess.mean(1) <= spread / len(size) ** 0.5).nonzero()[:, 0]
+    return int(as_good[(len(as_good) - 1) // 2])
 
 
 def reference_places(
     folds: TrainedFolds, views: SpotViews, slides: Sequence[NDArray[np.float64]], *, seed: int
 ) -> NDArray[np.float64]:
-    """Where the simple reference puts the held-out spots of every fold, from the other spots; (n_spots, 2), else NaN.
+    """Where the simple reference puts the held-out spots of every fold; (n_spots, 2), NaN for other spots.
 
     Thinned held-out spots are placed by the other spots of their slide, as measured. A slide that was left out as a whole
     is placed by the other slides.

@@ -1,4 +1,4 @@
-"""What the networks see of spots, as fresh random views, and of cells, as they are asked for."""
+"""Inputs of the networks: fresh random views of spots for training, and features of cells computed on demand."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SpotFeatures:
     def draw(self, index: Tensor, generator: torch.Generator, *, average: float = 0.0) -> Features:
         """A fresh view of the spots ``index`` (...,), with its embedding where that is used.
 
-        Views may be moved towards the mean of those most similar to them, as far as ``average`` says, as cells are.
+        ``average`` (0 to 1) moves each view towards the mean of the most similar views, as is done for cells.
         """
         if self.embedding_only:
             return Features(None, self.seen(index, generator))
@@ -69,7 +69,7 @@ class SpotFeatures:
 
     @cached_property
     def _bank(self) -> Tensor | None:
-        """Coordinates (views, n_spots, k) of precomputed views along the directions of the signal, where there are such."""
+        """Coordinates (views, n_spots, k) of precomputed views along the directions of the signal; None without these."""
         if self.signal is None or self.views.bank is None:
             return None
         every = torch.arange(self.views.n_spots)
@@ -156,13 +156,13 @@ class CellFeatures:
     counts: sparse.csr_matrix  # (N, G) on the model's genes
     config: Config  # the configuration of the fit
     missing: NDArray[np.bool_]  # (G,) genes that these cells lack
-    #: Features of spots that follow those of the cells, where few cells are placed beside spots.
+    #: Features of spots, appended to those of the cells: few cells are placed together with spots.
     company: Features | None = None
     alike: Pull | None = None  # moves cells towards the mean of those most similar to them; None: not at all
     others: OtherCounts | None = None  # of genes that the slides lack; None: they are not used
 
     def beside(self, spots: Features) -> CellFeatures:
-        """The same, with the features of spots after those of the cells."""
+        """The same, with the features of spots appended to those of the cells."""
         return replace(self, company=spots)
 
     def as_measured(self) -> CellFeatures:
@@ -170,7 +170,7 @@ class CellFeatures:
         return replace(self, view=replace(self.view, pull=None), alike=None, others=None)
 
     def averaged(self, share: float) -> CellFeatures:
-        """The same cells, each moved towards the mean of those most similar to it, of a random sample of them."""
+        """The same cells, each moved by ``share`` towards the mean of its most similar cells in a random sample."""
         n_cells = self.counts.shape[0]
         if not share or n_cells < FEWEST_AVERAGED:
             return self
@@ -188,7 +188,7 @@ class CellFeatures:
         return self.counts.shape[0] + (0 if self.company is None else len(self.company))
 
     def __getitem__(self, rows: Any) -> Features:
-        """Features of cells, and of the spots beside them, by position (n,)."""
+        """Features of cells, and of the spots appended to them, by position (n,)."""
         rows, n_cells = np.asarray(rows), self.counts.shape[0]
         if self.company is None:
             return self._of_cells(rows)

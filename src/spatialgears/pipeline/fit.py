@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ANCHORS = 512  # spots per slide whose features are kept, to find the slide's frame among the cells
-MEAN_VIEWS, MEAN_VIEWS_OF = 8, 4000  # views averaged of a spot that cells are pulled to, and such spots
+MEAN_VIEWS, MEAN_VIEWS_OF = (
+    8,
+    4000,
+)  # views averaged per spot that cells are pulled towards; the most such spots
 NEAREST_OF = 10_000  # spots, as measured, among which cells find the nearest
 NOISE_CELLS = 2000  # cells that show how much generators differ
 FOOTPRINT = 5000  # spots per slide whose coordinates are kept
@@ -71,8 +74,8 @@ def fit_model(
 ) -> Fitted:
     """Train stages A to C, evaluate on the spots that were held out, then on the cells by genes that are kept out.
 
-    Resumable checkpoints are written to the folder ``checkpoint`` if one is given. Models are trained side by side by
-    ``workers`` threads.
+    Resumable checkpoints are written to the folder ``checkpoint`` if one is given. ``workers`` threads train models in
+    parallel.
     """
     require_sets(config, len(prepared.slides))
     data = "" if checkpoint is None else prepared.inputs.digest()
@@ -161,7 +164,7 @@ def _spot_views(prepared: Prepared, config: Config) -> SpotViews:
 
 
 def _cell_view(prepared: Prepared, spots: SpotFeatures, config: Config) -> CellView:
-    """How cells are seen: as spots are, standardised among themselves, and pulled a little towards similar spots."""
+    """How cells are preprocessed: like spots, but standardised among themselves and pulled a little towards similar spots."""
     pulls = config.expression.pull > 0 and not spots.embedding_only and spots.signal is None
     view = CellView(
         panel=prepared.panel,
@@ -225,7 +228,7 @@ def _fit_geometry(prepared: Prepared, spots: SpotFeatures, run: _Run) -> Geometr
 def _fit_nearest(
     prepared: Prepared, spots: SpotFeatures, geometry: GeometryFit, some_cells: Features, config: Config
 ) -> NearestSpots | None:
-    """The spots that cells are moved towards, and how far from the generators' places they are searched."""
+    """The spots that cells are moved towards, and the search radius around the generators' positions."""
     if not config.geometry.uses_nearest or spots.encoder is None:
         return None
     views, seed = spots.views, config.seed
@@ -246,7 +249,7 @@ def _how_far_averaged(
     nearest: NearestSpots | None,
     config: Config,
 ) -> float:
-    """How far cells are moved towards the mean of similar ones, by likeness or by left-out donors."""
+    """How far cells are moved towards the mean of similar ones: by co-expression, or by left-out donors."""
     likeness, folds = prepared.likeness, geometry.slide_folds
     if not likeness.by_donors or folds is None:
         return likeness.average

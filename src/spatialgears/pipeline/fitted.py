@@ -86,8 +86,8 @@ class Fitted:
     confidence: Confidence | None  # how errors of held-out spots become radii; None where none were held out
     checks: list[SelfCheck]  # the self-checks on held-out spots and slides
     history: dict[str, list[float]]  # training curves by name
-    warnings: list[str]  # what spoke against the result before anything was learnt, in words
-    embedding: dict[str, Any]  # how well stage A's embedding keeps place, and how it mixes; empty without one
+    warnings: list[str]  # warnings about the inputs, in words
+    embedding: dict[str, Any]  # scores of stage A's embedding: guard, probe, mixing; empty without one
     inputs: FitRecord  # what later cells are compared with
     folds: Folds  # which spots were held out of which model
     donors: Donors  # of the slides

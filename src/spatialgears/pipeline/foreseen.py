@@ -1,4 +1,4 @@
-"""What can be said of a run before it starts, from its inputs and its configuration alone."""
+"""Warnings and refusals known before training, from the inputs and the configuration alone."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def require_sets(config: Config, n_slides: int) -> None:
 
 
 def foreseen(moran: np.ndarray, donors: Donors, folds: Folds, sizes: Sequence[int]) -> list[str]:
-    """Warnings that a run will give whatever it learns: of its genes' Moran's I (G,), and of the spots it holds out.
+    """Warnings that do not depend on training: weak spatial signal (Moran's I, (G,)), and what is not held out.
 
-    ``sizes`` are the spots of each slide.
+    ``sizes`` are the numbers of spots of each slide.
     """
     held = np.bincount(np.repeat(np.arange(len(sizes)), sizes)[folds.held_out])
     spots = bool((held >= FEWEST_SPOTS).any()) or folds.left_out > 0

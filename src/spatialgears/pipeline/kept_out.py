@@ -1,4 +1,4 @@
-"""The check on cells with a fitted model: place them with a part of the genes masked, and read these genes from them."""
+"""Run the check on cells: place them with some genes masked, then predict the masked genes from the placed cells."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def check_cells(
 class Placer:
     """Places cells with counts (n, G) by a fitted model, without the genes that are masked.
 
-    A masked gene is average, as a missing one is: its counts are removed before normalisation, so that neither the
-    expression, nor the embedding by which similar spots are found, nor the depth of the cell depends on it.
+    A masked gene is set to its average, like a missing one. Its counts are removed before normalisation, so that neither
+    the expression, nor the embedding used to find similar spots, nor the depth of the cell depends on it.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Placer:
 
     @torch.no_grad()
     def __call__(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-        """Places of the cells (n, 2), and of the checked spots of each slide (m_i, 2) among them."""
+        """Positions of the cells (n, 2), and of the checked spots of each slide (m_i, 2) in the same frame."""
         seen = (self.counts @ sparse.diags((~mask).astype(self.counts.dtype))).tocsr()
         features = self.fitted.features(seen, self.config, missing=mask, others=self.others)
         geometry = self.fitted.network(features[np.arange(len(features))][None])[0]

@@ -1,7 +1,7 @@
-"""Whether cells vary together as the slides do, or no more than if their genes were shuffled: noise has no place.
+"""Detect cells that are pure noise: along the slides' principal axes they vary no more than if genes were shuffled.
 
-Noise lies near the average spot, so that the distance to the nearest spots does not tell it from cells. As a set it does:
-the cells of a tissue differ along the directions in which its spots differ.
+Noise lies near the average spot, so the distance to the nearest spots does not reveal it. The variance of the whole set
+does: cells of a tissue vary along the directions in which its spots vary.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from spatialgears.config import Config
 from spatialgears.pipeline.fitted import Fitted
 from spatialgears.runtime.seeds import child_seed, numpy_rng
 
-FEWEST, MOST = 20, 200  # cells that are looked at; fewer tell nothing
+FEWEST, MOST = 20, 200  # cells that are tested; fewer are not judged
 SHUFFLES = 20
 ALIKE = 10  # cells of similar depth among which genes are shuffled
-#: Standard deviations above shuffled cells from which cells vary together; ``gears bench thresholds`` prints what sets have.
+#: Standard deviations above shuffled cells; below this, cells are noise. ``gears bench thresholds`` prints real values.
 ABOVE = 5.0
 WARNING = (
-    "The cells do not vary together as the slides do: along the slides' patterns they differ no more than if every gene were "
-    "shuffled among them. They are noise, far too shallow, or all alike. Do not use the places."
+    "The cells lack the slides' co-expression: along the slides' main patterns they vary no more than if every gene were "
+    "shuffled among them. They are noise, far too shallow, or all of one kind. Do not use the coordinates."
 )
 
 
@@ -39,10 +39,10 @@ def is_noise(
 def above_shuffled(
     fitted: Fitted, counts: sparse.csr_matrix, config: Config, *, missing: NDArray[np.bool_]
 ) -> float:
-    """By how many standard deviations cells vary more than shuffled ones do; NaN if that cannot be said.
+    """Standard deviations by which the cells' variance exceeds that of shuffled cells; NaN if they cannot be judged.
 
-    The variance of at most ``MOST`` cells along the principal axes of the spots, weighted by that of the spots, is compared
-    with that of the same cells after each gene was shuffled among cells of similar depth.
+    The variance of at most ``MOST`` cells along the principal axes of the spots, weighted by the spots' variance, is
+    compared with the variance of the same cells after each gene was shuffled among cells of similar depth.
     """
     seed = child_seed(config.seed, "noise")
     rows = np.flatnonzero(np.diff(counts.indptr))

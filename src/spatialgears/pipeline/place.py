@@ -1,4 +1,4 @@
-"""From counts of cells to their places: stage D, samples, spacing and calibrated radii."""
+"""From counts of cells to coordinates: stage D (section 3.5), samples, spacing and radii."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from spatialgears.validate.order import cell_keys
 
 BLOCK = 20_000  # cells whose features are held at once
 FOOTPRINT = 50_000  # points that show the tissue evenly filled
-FEW_CELLS = 100  # fewer than this are placed beside spots: they do not show the network a tissue
-FRAME_CELLS = 2000  # cells that are placed beside the anchors to find the slides' frames
+FEW_CELLS = 100  # fewer are placed together with spots: alone they do not make up a tissue
+FRAME_CELLS = 2000  # cells that are placed together with the anchors to find the slides' frames
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ def place(
 ) -> Placement:
     """Place cells with counts (N, G) on the model's genes, of which some (G,) may be ``missing``.
 
-    Radii are those that left-out spots or donors give; :mod:`~spatialgears.pipeline.radii` makes them hold for cells.
+    Radii are those of held-out spots or donors; :mod:`~spatialgears.pipeline.radii` calibrates them for cells.
 
-    The best guess and the samples are computed side by side by ``workers`` threads, each of them in one thread: sums that
-    are split over threads depend on their number, and so would the places.
+    ``workers`` threads compute the best guess and the samples in parallel, each in one thread: a sum split over threads is
+    rounded differently for another number of threads, and coordinates would depend on it.
     """
     settings, seed = config.assembly, child_seed(config.seed, "place")
     features = fitted.features(counts, config, missing=missing, others=others)
@@ -144,7 +144,7 @@ def place(
             for s in range(n_samples)
         ]
         try:
-            if rank_and_size()[1] > 1:  # processes must meet in one order
+            if rank_and_size()[1] > 1:  # collective calls must come in the same order in all processes
                 wait([best, *drawn])
             found = _Placing(fitted, features, counts, config, seed)
             return found.finish(best, drawn, each=pool.map, progress=progress)
@@ -159,7 +159,7 @@ def locality_space(features: FeatureRows, config: Config) -> NDArray[np.float32]
 
 
 def _workers(workers: int, features: FeatureRows, settings: AssemblyConfig) -> int:
-    """As many as were asked for and fit in memory side by side."""
+    """How many layouts to compute in parallel: as many as requested and as fit in memory."""
     if rank_and_size()[1] > 1:
         return 1
     one, room = len(features) * pass_bytes(features.width), settings.memory_gb * 1e9
@@ -172,7 +172,7 @@ def _workers(workers: int, features: FeatureRows, settings: AssemblyConfig) -> i
 
 @dataclass(frozen=True)
 class _Placing:
-    """What follows from the layouts, as they come: radii, spacing, samples, canonical pose."""
+    """The steps after the layouts: radii, spacing, samples, canonical pose."""
 
     fitted: Fitted
     features: CellFeatures
@@ -236,7 +236,7 @@ class _Placing:
         radius50: NDArray[np.float32],
         group: NDArray[np.int64],
     ) -> tuple[NDArray[np.float64], float]:
-        """Coordinates moved part of the way to fill the slides evenly, and how far; few cells fill no tissue."""
+        """Coordinates moved part of the way to fill the slides evenly, and how far; 0 for too few cells to fill a tissue."""
         settings = self.config.assembly
         if not settings.spacing or self.counts.shape[0] < max(settings.spacing_cells, FEW_CELLS):
             return coords, 0.0
@@ -264,7 +264,7 @@ def _confidence(
     if fitted.confidence is None:
         unknown = np.full(len(features), np.nan, dtype=np.float32)
         return unknown, unknown.copy(), np.zeros(len(features), dtype=bool)
-    measured = features.as_measured()  # as the spots were that radii are learnt from
+    measured = features.as_measured()  # like the spots that calibrate the radii
     spread = fitted.network.spread(measured, seed=seed, each=each)
     radius50, radius90 = (fitted.confidence.radii(spread, level) for level in (0.5, 0.9))
     parts = np.array_split(np.arange(len(features)), -(-len(features) // BLOCK))
@@ -278,8 +278,8 @@ def slides_among_cells(
 ) -> list[NDArray[np.float64]]:
     """Where the spots of each slide lie in the cells' frame, (n, 2) each.
 
-    Some cells and the slide's anchors go through the network as one set. The cells relate its frame to the coordinates,
-    the anchors relate the slide to its frame. A slide is moved rigidly.
+    Some cells and the slide's anchors go through the network as one set. Procrustes alignment of these cells takes the
+    set's frame to the cells' coordinates; that of the anchors takes the slide into this frame. A slide is moved rigidly.
     """
     some = np.sort(numpy_rng(seed, "frame").permutation(len(coords))[:FRAME_CELLS])
     target = coords[some]

@@ -62,11 +62,11 @@ class OnSlide:
     slide: str  # name of the slide
     pose: Pose  # from the map's coordinates to the slide's own, in its own units
     pitch: float  # distance of neighbouring spots, in units of the slide
-    corners: np.ndarray  # (2, 2) least and greatest x and y of its spots, by which the slide is known again
+    corners: np.ndarray  # (2, 2) smallest and largest x and y of its spots, which identify the slide
     #: Share of the cells within 1.5 pitches of a spot; cells that no slide supports do not count.
     coverage: float
-    #: The fit of cells to spots by expression alone, as :func:`spatialgears.tl.register` gives it; empty where the slide's
-    #: expression was not at hand.
+    #: The fit of cells to spots by expression alone, as :func:`spatialgears.tl.register` gives it; empty without the
+    #: slide's expression.
     matched: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -39,9 +39,9 @@ class Prepared:
     cells: sparse.csr_matrix | None
     panel: Panel  # the genes and their weights
     folds: Folds  # which spots are held out of which model
-    likeness: Likeness  # how cells are treated for their likeness to the slides
-    warnings: list[str]  # what speaks against the result before anything is learnt, in words
-    foreseen: list[str]  # what the finished run will warn of whatever it learns, in words
+    likeness: Likeness  # how far cells are averaged, given their similarity to the slides
+    warnings: list[str]  # warnings about the inputs, in words
+    foreseen: list[str]  # warnings that the run will end with however training goes, in words
     #: Whether slides had values that are not counts, and counts were matched to those of the cells.
     matched: bool = False
     #: Counts (n, E) of the same cells in genes that the slides lack (``inputs.other_genes``); None where they are not used.
@@ -126,21 +126,21 @@ def as_counts(inputs: ValidInputs) -> ValidInputs:
     assert inputs.cells is not None
     slides, forms = zip(inputs.slides, inputs.forms, strict=False), inputs.forms
     found = [one if form == "counts" else matched_counts(one, inputs.cells) for one, form in slides]
-    told = (
-        "The slides have values that are not counts, and the cells have counts: the order of each gene's values over the "
-        "spots is kept, and its rates are matched to those of the cells."
+    warning = (
+        "The slides have values that are not counts, and the cells have counts: each gene's values are matched to its rates "
+        "in the cells, and keep their order over the spots."
     )
     return replace(
         inputs,
         slides=found,
         kind="counts",
         forms=["counts"] * len(forms),
-        warnings=[*inputs.warnings, told],
+        warnings=[*inputs.warnings, warning],
     )
 
 
 def draw_folds(sizes: Sequence[int], config: Config, *, wholes: Sequence[int] | None = None) -> Folds:
-    """The folds of a run with this configuration on slides with so many spots, left out by ``wholes``."""
+    """The folds of a run on slides with ``sizes`` spots each; slides with equal ``wholes`` are left out together."""
     g, wholes = config.geometry, range(len(sizes)) if wholes is None else wholes
     left_out = models_left_out(len(set(wholes))) if g.slide_steps else 0
     return Folds.draw(
@@ -157,11 +157,11 @@ def choose_panel(
     inputs: ValidInputs,
     config: Config,
 ) -> tuple[Panel, NDArray[np.int64]]:
-    """The panel of a run and its columns among the shared genes; without cells, of one chosen by the spots alone.
+    """The gene panel of a run and its columns among the shared genes; without cells, the spots alone choose it.
 
-    Of thousands of genes, some seem spatial on a few hundred spots by chance: neighbouring spots that share noise in a
-    gene help to choose it, and the gene then reveals their position, which it does for no cell. On one slide of a whole
-    transcriptome, held-out spots therefore have no part in the choice. Noise is not shared between slides.
+    Gene selection can leak positions. Of thousands of genes, some look spatial on a few hundred spots by chance, because
+    neighbouring spots share noise. Such a gene reveals the position of these spots, but of no cell. On one slide of a whole
+    transcriptome, held-out spots therefore take no part in the selection. Several slides do not share noise.
     """
     known = np.ones(len(folds.part), dtype=bool)
     if len(places) == 1 and len(inputs.genes) > WHOLE_TRANSCRIPTOME and 2 * folds.held_out.sum() < len(known):

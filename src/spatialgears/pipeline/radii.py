@@ -1,13 +1,15 @@
-"""Radii that hold for cells, which are placed less well than held-out spots of the slides say.
+"""Calibrate radii for cells, which are placed less accurately than held-out spots.
 
-Where donors were left out, their errors calibrate the radii of cells of another donor, and held-out spots those of cells
-of the slides' own donors. Where no donor was left out and the cells may be of another, no spot shows how much worse they are
-placed, nor where donors were not named: slides that were left out may then be sisters of those that were seen. The check on
-cells does: the less of its ceiling and of direct mapping it reaches, the larger the error of cells. Where the
-error that it stands for exceeds the radii, all radii are widened by one factor. So are those of cells of the slides' donors
-that differ from the spots nevertheless, as by another platform, and are averaged for it. Other radii are widened only if the
-check is weak or worse. They never become narrower. Where cells could not be checked and may be of another donor, of whom none
-was left out, the factor is :data:`WIDER`.
+Where donors were left out, their errors calibrate the radii of cells of another donor. Held-out spots calibrate the radii of
+cells of the slides' own donors.
+
+In three cases no spot shows how large the errors of cells are: cells that may be of another donor while none was left out;
+donors that were not named, so that a left-out slide may have a sister section among the training slides; and cells of the
+slides' donors that differ from the spots, for example by platform, and are averaged for it. The check on cells then
+estimates the error (:func:`expected_error`). If that exceeds the radii, all radii are widened by one factor.
+
+Other radii are widened only if the check is weak or worse. Radii never become narrower. The factor is :data:`WIDER` if
+cells could not be checked and may be of another donor while none was left out.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from spatialgears.pipeline.fitted import Fitted
 from spatialgears.pipeline.place import Placement
 from spatialgears.validate.donors import CellsFrom
 
-#: Median error of cells whose check reaches nothing, in RMS radii of a slide. Fitted to 34 runs of ``quick`` whose cells differ
+#: Median error of cells if the check finds no signal, in RMS radii. Fitted to 34 runs of ``quick`` whose cells differ
 #: from the slides; ``gears bench cell-check`` prints such a fit.
 LARGEST = 0.95
 LEAST = 0.05  # direct mapping that reaches less says nothing
@@ -33,7 +35,7 @@ WIDER = 1.7
 
 
 def calibrated(placed: Placement, fitted: Fitted, check: CellCheck, *, cells_from: CellsFrom) -> Placement:
-    """The placement, its radii from left-out spots or donors made to hold for these cells.
+    """The placement with its radii, so far those of held-out spots or donors, calibrated for these cells.
 
     ``diagnostics["widened"]`` is the factor by which the check on cells widened them.
     """
@@ -57,10 +59,10 @@ def calibrated(placed: Placement, fitted: Fitted, check: CellCheck, *, cells_fro
 
 
 def expected_error(check: CellCheck) -> float:
-    """Median error of cells, in RMS radii of a slide, that a check on them stands for.
+    """Median error of cells, in RMS radii of a slide, estimated from the check on them.
 
-    It falls with what kept-out genes reach of the geometric mean of the ceiling and direct mapping. The ceiling alone is too
-    strict where the platform differs: genes are then read poorly even from cells in their places, and by direct mapping, too.
+    It falls as kept-out genes approach the geometric mean of the ceiling and direct mapping. The ceiling alone is too strict
+    where the platform differs: genes are then predicted poorly even from correctly placed cells, and by direct mapping, too.
     """
     return float(LARGEST * (1 - reached(check.r, check.reference, check.ceiling)))
 
@@ -71,10 +73,10 @@ def reached(r: float, reference: float, ceiling: float) -> float:
 
 
 def _by_donor(fitted: Fitted, cells_from: CellsFrom) -> tuple[float, float]:
-    """What turns 50% and 90% radii by left-out donors into those of these cells.
+    """Factors that turn 50% and 90% radii calibrated on left-out donors into those of these cells.
 
-    Held-out spots give the radii of cells of the slides' donors. Cells of another donor are not placed better than these:
-    where a left-out slide was, as a sister section may be, held-out spots give theirs, too.
+    Cells of the slides' donors get the radii of held-out spots. Cells of another donor get at least these: a left-out slide
+    that was a sister section may have been placed better than held-out spots.
     """
     if fitted.confidence is None or not donors_left_out(fitted):
         return 1.0, 1.0
@@ -89,11 +91,11 @@ def donors_left_out(fitted: Fitted) -> bool:
 
 
 def words(fitted: Fitted, placed: Mapping[str, Any]) -> str:
-    """For whose cells the radii hold, by the diagnostics of a placement."""
+    """For which cells the radii hold, in words, from the diagnostics of a placement."""
     cells_from, factor = placed.get("cells_from", "unknown"), float(placed.get("widened", 1.0))
     if fitted.confidence is None:
         return ""
-    checked = f" They are widened {factor:.1f}-fold, as the check on cells asks." if factor > 1.05 else ""
+    checked = f" The check on cells widened them {factor:.1f}-fold." if factor > 1.05 else ""
     one = fitted.donors.count == 1
     if cells_from == "same-donor":
         return f"Radii hold for cells of {'this donor' if one else 'the donors of the slides'} only.{checked}"

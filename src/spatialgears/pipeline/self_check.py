@@ -1,4 +1,4 @@
-"""The self-check: how well held-out spots are placed, beside a simple reference, in plain words.
+"""The self-check: how well held-out spots are placed, compared with a simple reference, in plain words.
 
 The true position of a user's cells is unknown, that of spots is known. A model that cannot place held-out spots will not
 place cells. One that can may still fail on cells: the self-check does not see how cells differ from spots. The check on
@@ -26,8 +26,8 @@ Verdict = Literal["good", "fair", "weak", "none"]
 LEVELS: tuple[tuple[float, Verdict], ...] = ((0.75, "good"), (0.5, "fair"), (0.2, "weak"))
 #: A correlation that chance reaches more often than this is no signal, however large.
 CHANCE = 0.001
-PERMUTATIONS, TESTED = 999, 250  # of the test for chance, and the most spots it looks at
-JACKKNIFED = 1000  # the most spots that the error of the gain is found from
+PERMUTATIONS, TESTED = 999, 250  # of the permutation test, and the most spots it uses
+JACKKNIFED = 1000  # the most spots used for the standard error of the gain
 #: The metrics on which model and reference are compared, and whether higher is better.
 HIGHER_IS_BETTER = {name: higher for name, (_, higher, _) in MAIN.items()}
 MISSED_SLIDE = "Held-out slide"  # titles of checks on slides that were left out as a whole begin with this
@@ -93,7 +93,7 @@ class SelfCheck:
 def score(
     title: str, predicted: NDArray[Any], truth: NDArray[Any], *, reference: NDArray[Any] | None = None
 ) -> SelfCheck:
-    """Score places (n, 2) of held-out spots against their true ones, and say what the figures mean."""
+    """Score predicted positions (n, 2) of held-out spots against the true ones, and put the result into words."""
     k = min(20, (len(truth) - 2) // 2)
     model = _evaluate(predicted, truth, k=k)
     simple = {} if reference is None else _evaluate(reference, truth, k=k)
@@ -105,7 +105,7 @@ def score(
 
 
 def _evaluate(predicted: NDArray[Any], truth: NDArray[Any], *, k: int) -> dict[str, float]:
-    """The scores; places that are all one, or are not numbers, have none."""
+    """The scores; NaN if all predicted positions coincide or are not finite."""
     spread = float(np.ptp(predicted, axis=0).max())
     if not spread > 1e-9 * float(np.abs(predicted).max()):
         return dict.fromkeys(evaluate(truth, truth, k=k), float("nan"))
@@ -120,16 +120,16 @@ def judge(spearman: float, chance: float = 0.0) -> Verdict:
 
 
 def trusted(checks: Sequence[SelfCheck]) -> bool:
-    """Whether held-out spots speak for the places: there are self-checks, and all of them are fair or good."""
+    """Whether held-out spots support the coordinates: there are self-checks, and all of them are fair or good."""
     return bool(checks) and {judge(one.model["spearman"], one.p_value) for one in checks} <= {"good", "fair"}
 
 
 def p_value(predicted: NDArray[Any], truth: NDArray[Any], *, seed: int = 0) -> float:
-    """Mantel's permutation test of distances between places (n, 2) and true ones, one-sided.
+    """Mantel's permutation test of predicted (n, 2) against true distances, one-sided.
 
-    If expression tells nothing of a spot's place, the true places of held-out spots could as well be dealt out among
-    them at random: the share of such deals whose rank correlation of distances is at least the one found, counting
-    the one found. At most 250 spots are looked at; O(250^2) for each of 999 deals.
+    If expression says nothing about position, the true positions of held-out spots can be permuted among them. The p-value
+    is the share of permutations, the identity included, whose rank correlation of distances is at least the observed one.
+    At most 250 spots are used; O(250^2) for each of 999 permutations.
     """
     rng = numpy_rng(seed, "chance")
     some = np.sort(rng.permutation(len(truth))[:TESTED])
@@ -140,9 +140,9 @@ def p_value(predicted: NDArray[Any], truth: NDArray[Any], *, seed: int = 0) -> f
     found = _ranks(pdist(places))
     ranks = squareform(_ranks(pdist(true)))
     observed = float(found @ ranks[first, second])
-    deals = [rng.permutation(len(some)) for _ in range(PERMUTATIONS)]
-    dealt = np.array([found @ ranks[deal[first], deal[second]] for deal in deals])
-    return float((1 + (dealt >= observed - 1e-9 * abs(observed)).sum()) / (1 + PERMUTATIONS))
+    orders = [rng.permutation(len(some)) for _ in range(PERMUTATIONS)]
+    permuted = np.array([found @ ranks[order[first], order[second]] for order in orders])
+    return float((1 + (permuted >= observed - 1e-9 * abs(observed)).sum()) / (1 + PERMUTATIONS))
 
 
 def gain_error(
@@ -190,10 +190,10 @@ def _words(
     if verdict == "none" and model["spearman"] >= LEVELS[-1][0]:
         text = (
             f"No spatial signal was found: {model['spearman']:.2f} is what chance reaches with so few spots. Do not use "
-            "the places unless a larger held-out set bears them out."
+            "the coordinates unless a larger held-out set confirms them."
         )
     elif verdict == "none":
-        text = "No spatial signal was found: expression does not tell where these spots lie. Do not use the places."
+        text = "No spatial signal was found: expression does not predict where these spots lie. Do not use the coordinates."
     else:
         text = f"{verdict.capitalize()}, for spots: {MEANING[verdict][0 if near else 1]}."
     text += f" This rests on {n_spots:,} spots."
@@ -216,7 +216,7 @@ def _words(
 
 
 def not_held_out(spots: bool, slides: bool, *, donors: Donors) -> list[str]:
-    """What cannot be known of these donors' slides where no spots, or no slides as a whole, are held out."""
+    """Warnings about what is not tested because no spots, no whole slide or no whole donor is held out."""
     if not spots:
         return [
             "No self-check: no spots are held out (slides too small, or geometry.crossfit = 0). Only the check on cells, if "
@@ -240,7 +240,7 @@ def not_held_out(spots: bool, slides: bool, *, donors: Donors) -> list[str]:
 
 
 def weak_signal(morans_i: NDArray[Any]) -> list[str]:
-    """Whether the panel's genes (G,), or all but a few of them, hardly vary in space, in words."""
+    """A warning if the panel's genes (G,), or all but a few of them, hardly vary in space."""
     strongest = np.sort(morans_i)[-STRONGEST:]
     mean = float(strongest.mean()) if len(strongest) else 0.0
     if mean >= WEAK:
@@ -275,7 +275,7 @@ def warnings(
     verdicts = {judge(check.model["spearman"], check.p_value) for check in checks}
     if "none" in verdicts:
         found.append(
-            "No spatial signal: held-out spots are not placed better than by chance. Do not use the places."
+            "No spatial signal: held-out spots are not placed better than by chance. Do not use the coordinates."
         )
     elif "weak" in verdicts:
         found.append(f"Weak self-check: held-out distances correlate only {worst:.2f} with the truth.")
@@ -288,8 +288,8 @@ def warnings(
     found += weak_signal(morans_i)
     if outside is not None and outside.mean() > 0.1:
         found.append(
-            f"Strong domain shift: {outside.mean():.0%} of the cells resemble no spot. Do not trust their places and "
-            "radii."
+            f"Strong domain shift: {outside.mean():.0%} of the cells resemble no spot. Do not trust their "
+            "coordinates and radii."
         )
     if unfilled is not None and unfilled > 0.25:
         found.append(
