@@ -8,7 +8,7 @@ from sklearn.neighbors import kneighbors_graph
 from spatialgears.config import ExpressionConfig
 from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
-from spatialgears.expression.panel import alike_in_cells, build_panel, dispersion, morans_i
+from spatialgears.expression.panel import agreement_weights, build_panel, dispersion, morans_i
 
 
 def _build(tiny, **values):
@@ -116,8 +116,8 @@ def test_genes_count_alike_where_slides_and_cells_are_alike():
         [_counts(300, seed=s, loadings=loadings) for s in (1, 2)],
         _counts(400, seed=3, loadings=loadings),
     )
-    assert (alike_in_cells(slides, cells) == 1).all()
-    assert (alike_in_cells([x.toarray() for x in slides], cells.toarray()) == 1).all()
+    assert (agreement_weights(slides, cells) == 1).all()
+    assert (agreement_weights([x.toarray() for x in slides], cells.toarray()) == 1).all()
 
 
 def test_genes_that_go_another_way_in_unlike_cells_count_less():
@@ -128,7 +128,7 @@ def test_genes_that_go_another_way_in_unlike_cells_count_less():
         [_counts(300, seed=s, loadings=loadings) for s in (1, 2)],
         _counts(400, seed=3, loadings=other),
     )
-    weights = alike_in_cells(slides, cells)
+    weights = agreement_weights(slides, cells)
     assert weights.shape == (40,) and weights.min() > 0 and weights.max() <= 1
     assert np.median(weights[:25]) < 0.6 * np.median(weights[25:])
 
@@ -142,7 +142,7 @@ def test_genes_are_trusted_by_how_unlike_slides_and_cells_are(monkeypatch):
     for name, (alike, unlike) in {"whole": (3.0, 2.9), "half": (2.0, -1.0)}.items():
         monkeypatch.setattr("spatialgears.expression.panel.ALIKE", alike)
         monkeypatch.setattr("spatialgears.expression.panel.UNLIKE", unlike)
-        found[name] = alike_in_cells(slides, cells)
+        found[name] = agreement_weights(slides, cells)
     exponent = np.log(found["half"]) / np.log(found["whole"])
     assert 0.3 < exponent[0] < 0.7 and np.allclose(exponent, exponent[0])
 

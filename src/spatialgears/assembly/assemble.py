@@ -59,12 +59,12 @@ def assemble(
     Parameters
     ----------
     features
-        What the networks see of the N cells, held or computed as rows are asked for.
+        Network inputs of the N cells, held in memory or computed on demand.
     geometry
         The network, see :data:`~spatialgears.assembly.measure.Geometry`.
     config
         ``mode="auto"`` takes one pass if it fits in ``memory_gb``. Otherwise a core of the cells goes through the network
-        in one pass, and the other cells in large parts beside some of the core. ``mode="patches"`` is the paper's way.
+        in one pass, and the other cells in large parts together with some of the core. ``mode="patches"`` is the paper's way.
     locality
         (N, h) the space of the locality graph; by default the leading principal components of the features.
     seed

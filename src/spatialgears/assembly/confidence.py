@@ -16,7 +16,7 @@ from torch import Tensor
 SUPPORT, DIM = 10, 20
 BLOCK = 2**25  # distances held at once
 FAR_QUANTILE = 0.99
-MOST_JUDGED = 20_000  # held-out views at most whose support sets the limit
+MOST_JUDGED = 20_000  # most held-out views whose support sets the limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +27,10 @@ class Confidence:
     centre: Tensor
     axes: Tensor
     bank: Tensor  # (m, p) held-out spots, several views of each
-    #: (m,) sorted ratios of error to spread, whose quantiles turn a spread into a radius: of what was left out as a whole,
-    #: if anything was.
+    #: (m,) sorted ratios of error to spread, whose quantiles turn a spread into a radius: on left-out donors or slides if
+    #: there are any, else on held-out spots.
     ratios: Tensor
-    own: Tensor  # (k,) the same of held-out spots of slides that were seen
+    own: Tensor  # (k,) the same on held-out spots of training slides
     far: float  # a cell whose distance to its nearest spots is larger resembles no spot
 
     @classmethod
@@ -50,7 +50,7 @@ class Confidence:
         spot
             (m,) the spot that each is a view of; a spot does not support itself.
         own
-            (k,) ratios of error to spread of held-out spots of slides that were seen; None: these are such spots.
+            (k,) ratios of error to spread on held-out spots of training slides; None: ``features`` are such spots.
         """
         centre = features.mean(0)
         _, axes = torch.linalg.eigh((features - centre).T @ (features - centre))

@@ -33,7 +33,7 @@ def extend(
 ) -> NDArray[np.float64]:
     """Place all cells given the coordinates ``coords`` (C, 2) of the cells ``core`` (C,), which keep theirs.
 
-    The other cells go through the network in parts, each beside some core cells. The geometry of a part is laid on the
+    The other cells go through the network in parts, each together with some core cells. The geometry of a part is laid on the
     plane by the rotation, scale and shift that fit its core cells best. Linear in cells; memory O(N). With several
     processes each computes a share of the parts.
     """
@@ -45,15 +45,15 @@ def extend(
     coords_of_all = np.zeros((len(features), 2), np.float32)
     for part in share_of(range(n_parts)):
         known = _draw(len(core), context, part, seed=child_seed(seed, "core"))  # (context,)
-        dealt = order[
+        others = order[
             (part * fresh + np.arange(fresh)) % len(new)
         ]  # the last part is filled up with cells of the first
         noise = (hashed(child_seed(seed, "extend"), [part]) >> np.uint64(1)).astype(np.int64)
-        cells = np.concatenate([core[known], dealt])
+        cells = np.concatenate([core[known], others])
         points = geometry_of(features, geometry, cells[None], seeds=noise)[0]
         own = min(fresh, len(new) - part * fresh)
         laid = _laid(points.astype(np.float64), coords[known])[context : context + own]
-        coords_of_all[dealt[:own]] = laid
+        coords_of_all[others[:own]] = laid
         progress("extend", part + 1, n_parts, {})
     result = summed(coords_of_all).astype(np.float64)
     result[core] = coords

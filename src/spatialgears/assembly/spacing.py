@@ -1,8 +1,8 @@
-"""Spacing: best guesses are too dense where cells are hard to distinguish, but tissue is filled evenly.
+"""Spacing: spread cells over the tissue's footprint by optimal transport, where best guesses crowd.
 
-A best guess is the mean of possible positions, so best guesses crowd in the middle. The slides show the footprint that the
-cells fill. Optimal transport moves the layout part of the way to that footprint, each cell at most as far as its own
-uncertainty. This repairs the density and keeps neighbours together.
+A best guess is the mean of possible positions, so cells that are hard to distinguish crowd in the middle. Tissue is filled
+evenly, and the slides show the footprint that the cells fill. Optimal transport moves the layout part of the way to that
+footprint, each cell at most as far as its own uncertainty. This repairs the density and keeps neighbours together.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class DistanceGraph:
 def stitch(measurements: Measurements, *, weighted: bool = True) -> DistanceGraph:
     """Aggregate measurements into the distance graph; O(M log M) for one sort, the rest linear.
 
-    ``weighted`` gives patches that agree with others more weight; without it all patches count alike.
+    ``weighted`` gives patches that agree with others more weight; without it all patches have equal weight.
     """
     n_cells, distance = measurements.n_cells, measurements.distance
     distance = np.maximum(distance, _FLOOR * max(float(np.median(distance)), 1e-290))

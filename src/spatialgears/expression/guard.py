@@ -56,9 +56,9 @@ def run_guard(
     """Score both embeddings on held-out spots and choose, or take the one that ``force`` names whatever the scores.
 
     ``known`` is the weighted expression (n_i, G) of every slide's spots as measured, ``queries`` the same spots thinned,
-    as cells would show them, and ``coords`` (n_i, 2) their canonical coordinates. ``place`` puts spots by their
-    neighbours, ideally as cells will be. ``wholes`` says what each slide is left out with, such as its donor; by default
-    itself alone.
+    to the depth of cells, and ``coords`` (n_i, 2) their canonical coordinates. ``place`` places spots by their neighbours,
+    ideally in the way cells will be placed. Slides with the same number in ``wholes``, such as those of one donor, are left
+    out together; by default each slide alone.
     """
     some = [
         np.sort(numpy_rng(seed, "guard", i).permutation(len(x))[:MAX_PLACED]) for i, x in enumerate(known)
@@ -126,7 +126,7 @@ def _over_spots(known: Tensor, query: Tensor, coords: np.ndarray, seed: int, pla
 
 
 def tile_folds(coords: np.ndarray, *, seed: int) -> np.ndarray:
-    """Folds (n,) of spots. Square tiles of about four spots belong to one fold; spots far from the others do not matter."""
+    """Folds (n,) of spots. Square tiles of about four spots belong to one fold; outlying spots do not change their size."""
     low, extent = coords.min(0), np.ptp(coords, axis=0)
     middle = np.subtract(*np.quantile(coords, [0.75, 0.25], axis=0))  # half the extent of an even slide
     extent = np.where(middle > 0, np.minimum(extent, 3 * middle), extent)
@@ -137,7 +137,7 @@ def tile_folds(coords: np.ndarray, *, seed: int) -> np.ndarray:
 
 
 def _score(places: np.ndarray, coords: np.ndarray, seed: int) -> float:
-    if not np.ptp(places, axis=0).any():  # an embedding without information puts all spots in one place
+    if not np.ptp(places, axis=0).any():  # an embedding without information puts all spots at one point
         return 0.0
     rows = numpy_rng(seed, "scored spots").permutation(len(coords))[:MAX_SPOTS]
     return spearman(places[rows], coords[rows])

@@ -1,9 +1,9 @@
-"""Counts for slides that have none: in situ intensities or normalised values, matched to the cells gene by gene.
+"""Counts for slides that have none: in situ intensities or normalised values, quantile-matched to the cells by gene.
 
-Spots of a slide with counts are thinned to the depth of cells, so that training sees profiles as noisy as the cells it will
-meet. Values that are not counts cannot be thinned. What they say of a gene is its order over the spots; what rates the gene
-has, and how much they differ, the cells say. Each gene's values become rates that are distributed as the cells' are, and
-rates become counts of a deep profile, which can be thinned as any other.
+Spots of a slide with counts are thinned to the depth of cells, so that training sees profiles as noisy as those of cells.
+Values that are not counts cannot be thinned. Only each gene's rank order over the spots is kept; the cells give the
+distribution of its rates. Quantile matching turns values into rates, and these into counts of a deep profile, which can be
+thinned like any other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spatialgears.expression.normalise import Matrix
 
 DEPTH = 200.0  # of a matched profile, in median depths of the cells: thinning makes the noise, not rounding
 LEAST_SPREAD = (
-    0.3  # least standard deviation of a gene's rates over their mean: counts of few cells show none
+    0.3  # smallest coefficient of variation of a gene's rates, which few counts would underestimate
 )
 GENES = 500  # made dense at once
 

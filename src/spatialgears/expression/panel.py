@@ -116,7 +116,7 @@ def build_panel(
     columns = ranked[: min(config.n_genes, int(usable.sum()))]
     weights = np.sqrt(moran[columns]) if config.gene_weights == "moran" else np.ones(len(columns))
     if config.gene_agreement:
-        weights = weights * alike_in_cells([x[:, columns] for x in slides], cells[:, columns], raw=raw)
+        weights = weights * agreement_weights([x[:, columns] for x in slides], cells[:, columns], raw=raw)
     weights = weights / np.sqrt(np.mean(weights**2))
     logger.info(
         "gene panel: %d of %d shared genes, Moran's I %.2f to %.2f",
@@ -127,10 +127,10 @@ def build_panel(
     return panel, columns
 
 
-def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True) -> np.ndarray:
-    """Weights (G,) of genes where slides and cells, (n_i, G) each, differ in co-expression; ones where they agree.
+def agreement_weights(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True) -> np.ndarray:
+    """Gene weights (G,) by how well co-expression agrees between slides and cells, (n_i, G) each; ones if it agrees well.
 
-    What the slides teach about a gene holds for the cells if the gene is co-expressed with the same genes in both
+    What networks learn about a gene from the slides holds for the cells if it is co-expressed with the same genes in both
     (``agreement_by_gene``). Within one tissue and platform, genes differ in this by noise alone, and keep their weight.
     """
     slides, cells = [sp.csr_matrix(x) for x in slides], sp.csr_matrix(cells)
@@ -139,14 +139,14 @@ def alike_in_cells(slides: Sequence[Matrix], cells: Matrix, *, raw: bool = True)
         *spots, others = (standardised(x, genes, scale=raw, log=raw) for x in (*slides, cells))
         return np.concatenate(spots), others
 
-    alike = agreement(*profiles(best_detected(slides, cells)))
-    if alike is None or alike >= ALIKE:
+    agreed = agreement(*profiles(best_detected(slides, cells)))
+    if agreed is None or agreed >= ALIKE:
         return np.ones(cells.shape[1])
     by_gene = agreement_by_gene(*profiles(np.arange(cells.shape[1])))
-    trust = min((ALIKE - alike) / (ALIKE - UNLIKE), 1)
+    trust = min((ALIKE - agreed) / (ALIKE - UNLIKE), 1)
     logger.info(
         "slides and cells differ in co-expression (agreement %.2f): genes are weighted by how well theirs agrees",
-        alike,
+        agreed,
     )
     return np.maximum(by_gene, LEAST) ** trust
 

@@ -1,11 +1,11 @@
 """Moving the profiles of cells towards similar profiles, which reduces platform effects and noise.
 
-The generators are trained on spots only. A cell's profile that moves part of the way to the mean of its nearest spots is
-closer to what they know. The share is small, because a cell that moves too far loses what is specific to it. On whole
+The generators are trained on spots only. Moving a cell's profile part of the way to the mean of its most similar spots brings
+it closer to their training data. The share is small, because a cell that moves too far loses what is specific to it. On whole
 transcriptomes :mod:`~spatialgears.expression.signal` has the same effect, so this step is for targeted panels.
 
-Instead, a cell of another donor may move towards the mean of the cells most like it (:mod:`~spatialgears.pipeline.likeness`):
-a single cell is noisier than any spot, and what similar cells share tells more of their place there.
+A cell of another donor may instead move towards the mean of its most similar cells (:mod:`~spatialgears.pipeline.likeness`):
+the mean is less noisy, and predicts position across donors better than what is specific to one cell.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Pull:
         """Features (n, G) of cells, moved."""
         parts = []
         for part in x.split(ROWS):
-            alike = normalize(part @ self.axes, dim=1) @ self.directions.T  # (rows, m)
-            nearest = alike.topk(min(self.nearest, len(self.bank)), dim=1).indices
+            similarity = normalize(part @ self.axes, dim=1) @ self.directions.T  # (rows, m)
+            nearest = similarity.topk(min(self.nearest, len(self.bank)), dim=1).indices
             parts.append(torch.lerp(part, self.bank[nearest].mean(1), self.share))
         return torch.cat(parts) if parts else x

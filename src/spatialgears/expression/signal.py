@@ -40,8 +40,8 @@ class Signal:
     """The directions of expression that the generators see."""
 
     axes: Tensor  # (G, k) found with all spots, for cells
-    #: (G, k) each: takes a profile to coordinates along ``axes`` of its projection on the directions found without one part
-    #: of the spots.
+    #: (G, k) each: projects a profile on the directions found without one part of the spots, and gives the projection's
+    #: coordinates along ``axes``.
     apart: list[Tensor]
     part: Tensor  # (n_spots,) the part of each spot
     #: (k, k) covariance of the coordinates of a profile of length one when half of its genes, at random, are masked.

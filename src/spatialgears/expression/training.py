@@ -198,7 +198,7 @@ class _Training:
         return history
 
     def inputs(self, fabric: Fabric, step: int) -> tuple[Batch, float]:
-        """A batch, as many spots as cells and every slide and batch of cells as often as the others, and alpha_GRL."""
+        """A balanced batch (as many spots as cells; slides and batches of cells equally often), and alpha_GRL."""
         e, parts = self.config.expression, []
         generator = torch_rng(self.seed, "encoder batch", step, fabric.global_rank)
         for domain in self.domains:

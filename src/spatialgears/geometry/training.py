@@ -260,7 +260,7 @@ class _Phases:
     def batch(
         self, minisets: _Minisets, step: int, generator: torch.Generator, own: torch.Generator
     ) -> Batch:
-        """This process's share of the sets of one step, on the device; ``own`` decides the views of spots."""
+        """The sets of one step that this process computes, on the device; ``own`` decides the views of spots."""
         which = step % len(minisets.samplers)
         sampler, shared = minisets.samplers[which], None
         count = max(self.config.geometry.sets(sampler.n_slides), self.fabric.world_size)  # one each at least

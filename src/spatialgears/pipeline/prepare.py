@@ -127,8 +127,8 @@ def as_counts(inputs: ValidInputs) -> ValidInputs:
     slides, forms = zip(inputs.slides, inputs.forms, strict=False), inputs.forms
     found = [one if form == "counts" else matched_counts(one, inputs.cells) for one, form in slides]
     warning = (
-        "The slides have values that are not counts, and the cells have counts: each gene's values are matched to its rates "
-        "in the cells, and keep their order over the spots."
+        "The slides have values that are not counts, and the cells have counts: each gene's values are quantile-matched to "
+        "its rates in the cells."
     )
     return replace(
         inputs,

@@ -1,4 +1,4 @@
-"""Which spots are held out of which model: decided once, before anything is learnt from them."""
+"""Folds: which spots are held out of which model, decided once before training."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Folds:
         seed: int,
         wholes: Sequence[int] | None = None,
     ) -> Folds:
-        """Draw the folds of slides with so many spots each.
+        """Draw the folds of slides with ``sizes`` spots each.
 
-        ``crossfit`` is the number of cross-fitted models, ``left_out`` of those that each leave out a whole donor or
-        slide. ``wholes`` says what each slide is left out with, numbered from 0; by default itself alone.
+        ``crossfit`` is the number of cross-fitted models, ``left_out`` that of models that each leave out a whole donor or
+        slide. Slides with the same number in ``wholes``, from 0, are left out together; by default each slide alone.
         """
         n_spots = sum(sizes)
         order = torch.randperm(n_spots, generator=torch_rng(child_seed(seed, "geometry"), "folds")).numpy()
@@ -59,5 +59,5 @@ class Folds:
 
 
 def models_left_out(wholes: int) -> int:
-    """Models that each leave out one of so many donors, or slides of one donor."""
+    """How many models each leave out one of ``wholes`` donors, or slides of one donor."""
     return min(wholes, MOST_LEFT_OUT) if wholes > 1 else 0
