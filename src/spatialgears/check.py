@@ -1,4 +1,4 @@
-"""The report on inputs before a run: what they are, what speaks against them, and what a run will cost."""
+"""The report on inputs before a run: what they are, warnings, and what a run will cost."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ class CheckReport:
     agreement
         Pearson correlation between slides and cells of the log mean expression of genes; None without cells.
     coexpression
-        The same of the correlations between genes, over what their noise allows; None without cells, or where all is noise.
+        The same for the correlations between genes, divided by the largest value that noise allows; None without cells, or
+        where all is noise.
     unknown
         Why one of these three is None, by its name.
     donors
         The donor of each slide, and whether that was stated.
     warnings
-        What speaks against a run on these inputs, in words; empty if nothing does.
+        Warnings about a run on these inputs, in words.
     cost
         Expected time and memory of a run with this configuration.
     """
@@ -126,7 +127,7 @@ def check_inputs(
     slides, cells
         As for :meth:`spatialgears.GEARS.fit`; without cells, the slides alone.
     config
-        What the cost is of, or the name of a preset.
+        The configuration whose cost is predicted, or the name of a preset.
     names
         What to call slides and cells, in this order.
     layer, spatial_key, normalised, donors, cells_from

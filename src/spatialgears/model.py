@@ -63,9 +63,9 @@ class GEARS:
     counts_
         Whether it was fitted on counts, and not on normalised values.
     embedding_
-        How well stage A's embedding keeps place, and how it mixes the sources.
+        Scores of stage A's embedding: how well it preserves position, and how it mixes slides and cells.
     warnings_
-        What speaks against the inputs, in words.
+        Warnings about the inputs.
 
     Examples
     --------
@@ -122,14 +122,14 @@ class GEARS:
         Parameters
         ----------
         slides
-            Spots with raw counts in ``.X`` (or ``layer``) and places in ``obsm[spatial_key]``. Not modified.
+            Spots with raw counts in ``.X`` (or ``layer``) and coordinates in ``obsm[spatial_key]``. Not modified.
         cells
-            The cells to place, or others of the same experiment: raw counts. Not modified. Of more than 50,000, so many
-            are drawn at random: they only tell what cells look like.
+            The cells to place, or others of the same experiment: raw counts. Not modified. Of more than 50,000, a random
+            50,000 are used: a fit needs only their depth and composition.
         layer
             Where the counts are, if not in ``.X``.
         spatial_key
-            Key of ``obsm`` with the places of spots.
+            Key of ``obsm`` with the coordinates of spots.
         normalised
             Accept values that are not counts. If only the slides have such values, as in situ atlases do, counts are
             drawn for them at rates matched to those of the cells.
@@ -137,13 +137,13 @@ class GEARS:
             What to call the inputs in messages, slides first.
         donors
             The donor of each slide; slides of one donor have the same name. By default as ``uns["donor"]`` or a column
-            ``obs["donor"]`` of each slide says, and otherwise each slide is a donor of its own. What is left out to check the
-            model and to calibrate radii is a donor, where there are two or more.
+            ``obs["donor"]`` of each slide says, and otherwise each slide is a donor of its own. With two or more donors, whole
+            donors are left out to check the model and to calibrate radii.
         cells_from
             ``"same-donor"``, ``"other-donor"`` or ``"unknown"``: whether the cells are of the slides' donors. By default as
             a donor in their ``uns`` or ``obs`` tells. Cells of another donor are averaged with similar cells.
         checkpoint
-            Folder for training checkpoints: a fit that was interrupted goes on from it.
+            Folder for training checkpoints: an interrupted fit resumes from it.
         progress
             True shows it, False does not; by default it is shown on a terminal and in a notebook. A function is called along
             the way as ``progress(stage, done, total, values)``.
@@ -231,7 +231,7 @@ class GEARS:
         layer
             Where the counts are, if not in ``.X``.
         normalised
-            Whether the values are normalised, not counts: as was said to :meth:`fit`, and refused if it is not.
+            Whether the values are normalised, not counts; must agree with :meth:`fit`.
         cells_from
             ``"same-donor"``, ``"other-donor"`` or ``"unknown"``: whether the cells are of a donor of the slides. It decides
             the radii, which are wider for another donor; unknown counts as another. By default as a donor in ``uns`` or
@@ -244,7 +244,7 @@ class GEARS:
         Returns
         -------
         Reconstruction
-            Places, radii and samples, in the order of the cells; :meth:`Reconstruction.to_adata` writes them.
+            Coordinates, radii and samples, in the order of the cells; :meth:`Reconstruction.to_adata` writes them.
 
         Examples
         --------
@@ -313,7 +313,7 @@ class GEARS:
         )
 
     def _warnings(self, placed: Placement, check: CellCheck, *, of_the_fit: bool) -> list[str]:
-        """What speaks against the inputs, the model and the places, in words."""
+        """Warnings about the inputs, the model and the coordinates."""
         fitted = [text if of_the_fit else f"When the model was fitted: {text}" for text in self.warnings_]
         fitted += cell_check.warnings(check, spots=self_check.trusted(self.fitted_.checks))
         noise = bool(placed.diagnostics.get("noise"))
@@ -365,7 +365,7 @@ class GEARS:
 
     @property
     def warnings_(self) -> list[str]:
-        """What speaks against the inputs, in words."""
+        """Warnings about the inputs."""
         return self.fitted_.warnings
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:

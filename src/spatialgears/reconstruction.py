@@ -55,22 +55,22 @@ COLUMNS_TOLD = {
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """Places of N cells, intrinsic: meaningful up to rotation, reflection and shift.
+    """Coordinates of N cells, meaningful up to rotation, reflection and shift.
 
     Attributes
     ----------
     coords
-        (N, 2) float32, in units of the training slides' RMS radius: the best guess of each cell's place. Cells with equal
-        counts have one place. The origin is the mean of the cells; of fewer than a hundred, the mean of them and the spots
-        they were placed beside.
+        (N, 2) float32, in units of the training slides' RMS radius: the best guess of each cell's position. Cells with
+        equal counts share one position. The origin is the mean of the cells; for fewer than a hundred, the mean of them and
+        the spots they were placed with.
     radius50, radius90
-        (N,) float32: the true place lies within this distance of ``coords`` with that probability, as calibrated on
-        spots the model had not seen.
+        (N,) float32: the true position lies within this distance of ``coords`` with that probability, as calibrated on
+        held-out spots.
     outside
-        (N,) bool: no slide shows expression like this cell's; its place and radii are not to be trusted.
+        (N,) bool: no slide shows expression like this cell's; do not trust its coordinates and radii.
     samples
-        (S, N, 2) float32: layouts drawn from the model, laid on ``coords``: what else is possible. They are not moved to
-        fill the tissue, as the best guess is.
+        (S, N, 2) float32: alternative layouts drawn from the model, aligned to ``coords``. Unlike the best guess, they are
+        not moved to fill the tissue.
     slides
         Per training slide (n, 2): where its spots lie among the cells; those without counts are left out, and of more
         than 5,000 a random 5,000 stand for all.
@@ -83,9 +83,9 @@ class Reconstruction:
     self_check
         What the checks say, a sentence each: the check on these cells first, then those on held-out spots.
     cell_check
-        Whether the cells, where they were placed, show the patterns of genes that the placing did not see.
+        The check on cells: whether the placed cells show the spatial patterns of kept-out genes.
     warnings
-        Why not to trust the places, or some of them; empty if nothing speaks against them.
+        Reasons not to trust the coordinates, or some of them.
     laid
         How the cells lie on each slide: ``pose(coords)`` are coordinates of the slide.
     obs, obsm, uns

@@ -197,7 +197,7 @@ with _followed(Path("here")):
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 143 and "it goes on in here" in err and "Traceback" not in err
+    assert process.returncode == 143 and "again to resume in here" in err and "Traceback" not in err
 
 
 def test_evaluate_matches_cells_by_name(capsys, folder):

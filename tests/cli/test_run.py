@@ -285,7 +285,7 @@ def test_an_interrupted_run_says_how_to_go_on(inputs, small_json, tmp_path, monk
     with pytest.raises(SystemExit) as left:
         main(["run", *inputs, "-o", str(tmp_path / "out"), "--config", str(small_json)])
     assert left.value.code == 130
-    assert f"Run the same command again, and it goes on in {tmp_path / 'out'}" in capsys.readouterr().err
+    assert f"Run the same command again to resume in {tmp_path / 'out'}" in capsys.readouterr().err
 
 
 def test_simulated_files_do_not_replace_others(gears, tmp_path):

@@ -281,7 +281,7 @@ def test_every_analysis_is_a_section(content, small_model):
     compared = sections.pop()
     assert [row["embedding"] for row in compared.table] == ["trained encoder", "components of weighted genes"]
     reach = small_model.embedding_["reach"]
-    assert (f"within {reach:.2g} RMS radii" if reach else "by the networks alone") in compared.text
+    assert (f"search radius: {reach:.2g} RMS radii" if reach else "by the networks alone") in compared.text
     assert all(section.png.startswith(b"\x89PNG") and section.alt for section in sections)
     assert not any("could not" in section.text for section in sections)
     registered = sections[0]
@@ -349,7 +349,7 @@ def test_mixing_that_got_worse_is_told():
     assert "mix less" not in findings.mixing_words(before, better)
     assert "By iLISI they mix less after" in findings.mixing_words(before, better | {"ilisi_balanced": 0.3})
     worse = findings.mixing_words(better, before)
-    assert "By neighbour entropy and iLISI and the vote of neighbours they mix less" in worse
+    assert "By neighbour entropy and iLISI and the classifier they mix less" in worse
     assert "Neighbour entropy goes from 0.80 to 0.50" in worse
     assert "mix less" in findings.unmixed(better, before) and not findings.unmixed(before, better)
     assert not findings.unmixed(better, better | {"probe": 0.9, "ilisi_balanced": 0.69})  # one score of three

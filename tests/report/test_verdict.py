@@ -28,7 +28,7 @@ def check(spearman, *, title="Held-out spots", edge_auc=0.9, p_value=0.0, refere
         (
             [check(0.95), check(0.3, title="Held-out slide 2")],
             "weak",
-            "spots of slides that the model had not seen",
+            "spots of held-out slides were placed",
         ),
         ([check(0.95), check(0.5, p_value=0.2)], "none", "Do not use this map"),
         ([check(float("nan"))], "none", "no better than by chance"),
@@ -80,12 +80,12 @@ def test_numbers_are_in_spot_spacings_and_unknown_ones_are_left_out(small_result
 
 def test_a_share_of_noise_is_never_good():
     level, words = verdict(replace(BY_GENES, unmatched=0.31), [], INSIDE)
-    assert level == "fair" and "about 31% of the cells fit their place no better" in words
+    assert level == "fair" and "about 31% of the cells fit their position no better" in words
     assert verdict(replace(BY_GENES, unmatched=0.1), [], INSIDE)[0] == "good"
 
 
 def test_batches_that_go_with_place_are_never_good():
-    told = ["the cells: .obs['batch'] goes with the predicted place (90% of ...)"]
+    told = ["the cells: .obs['batch'] is confounded with the predicted position (90% of ...)"]
     level, sentence = verdict(replace(BY_GENES, verdict="good"), [check(0.95)], INSIDE, warnings=told)
     assert level == "fair" and "may be technical" in sentence
     assert verdict(replace(BY_GENES, verdict="weak"), [], INSIDE, warnings=told)[0] == "weak"

@@ -32,7 +32,10 @@ def test_only_columns_that_name_batches_count(coords):
     halves = np.where(coords[:, 0] < 0.5, "a", "b")
     assert warn_batches(pd.DataFrame({"cell_type": halves}), coords, "the cells", placed=True) == []
     (words,) = warn_batches(pd.DataFrame({"Lane": halves}), coords, "the cells", placed=True)
-    assert words.startswith("the cells: .obs['Lane'] goes with the predicted place (") and EXCESS < 0.8
+    assert (
+        words.startswith("the cells: .obs['Lane'] is confounded with the predicted position (")
+        and EXCESS < 0.8
+    )
 
 
 def test_a_slide_says_that_its_batches_go_with_place(small_tissue):
@@ -41,12 +44,15 @@ def test_a_slide_says_that_its_batches_go_with_place(small_tissue):
     first.obs["chip"] = np.where(left, "1", "2")
     second.obs["chip"] = np.random.default_rng(0).choice(["1", "2"], second.n_obs)
     told = [text for text in validate_inputs([first, second]).warnings if "'chip'" in text]
-    assert len(told) == 1 and told[0].startswith("slide 1: .obs['chip'] goes with place (")
+    assert len(told) == 1 and told[0].startswith("slide 1: .obs['chip'] is confounded with position (")
 
 
 def test_placed_cells_say_that_their_batches_do(small_model, small_tissue, small_result):
     cells = small_tissue.cells.copy()
     cells.obs["batch"] = np.where(small_result.coords[:, 0] < 0, "a", "b")
-    assert any("goes with the predicted place" in text for text in small_model.reconstruct(cells).warnings)
+    assert any(
+        "is confounded with the predicted position" in text
+        for text in small_model.reconstruct(cells).warnings
+    )
     cells.obs["batch"] = np.random.default_rng(0).choice(["a", "b"], cells.n_obs)
-    assert not any("goes with" in text for text in small_model.reconstruct(cells).warnings)
+    assert not any("confounded" in text for text in small_model.reconstruct(cells).warnings)

@@ -345,7 +345,7 @@ def test_normalised_values_are_recognised_and_accepted_when_said(slide, cells, l
 def test_slides_and_cells_that_were_normalised_otherwise_are_told(slide, cells):
     for one, unlike in ((normalise(slide, log=True), True), (normalise(slide, log=False), False)):
         found = validate_inputs(one, normalise(cells, log=False), normalised=True)
-        assert any("Normalise slides and cells alike" in text for text in found.warnings) == unlike
+        assert any("Normalise slides and cells in the same way" in text for text in found.warnings) == unlike
         assert found.kind == "normalised"
 
 

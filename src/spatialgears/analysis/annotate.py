@@ -1,4 +1,4 @@
-"""What every run adds to the places: how the cells lie on each slide, and their spatial domains."""
+"""What every run adds to the coordinates: the pose of the cells on each slide, and spatial domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run can add to the places on request: regions of the cells, genes on the slide, types per spot, two samples."""
+"""Optional analyses of a run: regions of the cells, genes on the slide, types per spot, comparison of two samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked of a run besides the places."""
+    """Which optional analyses a run should make."""
 
     regions: str | None = None  # column of the slides' ``obs``, transferred to the cells
     genes: Sequence[str] = ()  # genes of the cells, predicted at the spots

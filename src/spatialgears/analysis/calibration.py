@@ -1,10 +1,12 @@
-"""Labels of spots for cells, with probabilities that are right as often as they say.
+"""Calibrated label transfer: a label of probability p should be right in a share p of the cells.
 
-Labels of cells are not known, those of spots are. Spots stand in for cells: their counts are drawn anew at the depth of cells.
+Labels of cells are unknown, those of spots are known. Spots therefore stand in for cells: their counts are drawn again at the
+depth of cells.
 
-- Made as unlike other spots as cells are by noise, and displaced as cells are, each is labelled by the weights of all other
-  spots. How much likeness counts there, and the power that probabilities are taken to, are those that predict the labels best.
-- They train a classifier of expression. How far to go by it depends on how well either predicts the labels of stand-ins.
+- Noise makes stand-ins as different from other spots as cells are, and they are displaced as cells are. All other spots label
+  them by their weights. The strength of similarity, and the power to which probabilities are raised, are those that predict
+  the labels best.
+- Stand-ins also train a classifier of expression. How well the two predict labels of stand-ins decides their shares.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from spatialgears.runtime.seeds import numpy_rng
 
 logger = logging.getLogger(__name__)
 
-SPOTS, CELLS = 3000, 1500  # that are looked at
+SPOTS, CELLS = 3000, 1500  # that are used
 LIKENESS = (7.0, 14.0, 28.0, 56.0)
 SHARE = 0.3  # of a profile that comes from similar cells, for the classifier
 PENALTIES = (1.0, 3.0, 10.0, 30.0)  # inverse strengths
@@ -39,8 +41,8 @@ POWERS = np.geomspace(0.25, 16, 43)
 NOISE = np.linspace(0, 3, 31)
 FLOOR = 1e-3  # added to a probability, so that single spots do not decide
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of the classifier
-#: By so much the log-likelihood may be below the highest for a larger share of the classifier. Places of stand-ins err
-#: independently of their expression, those of a model do not: weights predict labels of stand-ins too well.
+#: How far the log-likelihood may be below the highest, for a larger share of the classifier. Positions of stand-ins err
+#: independently of their expression, those of cells do not, so weights predict labels of stand-ins too well.
 SLACK = 0.04
 
 
@@ -49,11 +51,11 @@ class StandIns:
     """Spots that stand in for cells."""
 
     evidence: Evidence
-    settings: Settings  # how the cells are weighed
-    #: (n,) which spots they are, and cells that show how cells are.
+    settings: Settings  # how weights of cells and spots are computed
+    #: (n,) which spots they are, and cells that they should resemble.
     spots: NDArray[np.int64]
     cells: NDArray[np.int64]
-    #: (n, M) as of cells with all spots; None where they do not count.
+    #: (n, M) to all spots, as of cells; None where it is not used.
     cosine: NDArray[np.float32] | None
     distance: NDArray[np.float32] | None
     labels: NDArray[np.float64]  # (M, L) one where a spot has the label
@@ -111,9 +113,9 @@ class StandIns:
     def classified(self, settings: Settings, power: float) -> tuple[NDArray[np.float64], float]:
         """Probabilities (N, L) of the cells' labels by a classifier that was trained on stand-ins, and its share.
 
-        The classifier is a logistic regression; its penalty is chosen by cross-validation. The weights have the rest: nothing
-        where cells are as like the spots as stand-ins without noise are, half where they need noise as large as the signal, and
-        more where the weights predict labels of stand-ins clearly better.
+        The classifier is a logistic regression; its penalty is chosen by cross-validation. The share of the weights is the
+        rest: none if cells are as similar to spots as stand-ins without noise, half if stand-ins need noise as large as the
+        signal, and more if the weights predict their labels clearly better.
         """
         evidence, there = self.evidence, np.asarray(self.labels.any(0))
         found = np.zeros((len(evidence.kept), len(there)))
@@ -166,9 +168,9 @@ def _regression(x: NDArray[np.float32], true: NDArray[np.int64], penalty: float)
 def _as_cells(
     evidence: Evidence, similar: float, spots: NDArray[np.int64], cells: NDArray[np.int64], *, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Likeness, float]:
-    """Some spots (n, h) at the depth of cells, the same with noise, what compares them with spots, and the level of noise.
+    """Some spots (n, h) at the depth of cells, the same with noise, their comparison with spots, and the level of noise.
 
-    With noise the likeness of spots to their most similar other spot is that of cells.
+    Noise lowers the similarity of spots to their most similar other spot to that of cells.
     """
     rng = numpy_rng(seed, "as cells")
     profiles, everyone = evidence.spots[spots], np.arange(len(spots))

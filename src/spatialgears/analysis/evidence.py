@@ -1,11 +1,11 @@
-"""What speaks for each spot as the origin of a cell: how near it lies to the cell's place, and how like it the cell is.
+"""Evidence for each spot as the origin of a cell: distance to the cell's position, and similarity of expression.
 
 The weight of spot j for cell i is ``exp(likeness cos_ij - place d_ij^2 / (2 s_i^2))``: cosine of their expression, distance on
-the slide, and spread of the cell's place. A cell is noisy, so its profile is averaged with those of similar cells before it is
-compared; neighbouring spots are alike, so a weight is shared with the nearest spots.
+the slide, and spread of the cell's position. A cell is noisy, so its profile is averaged with those of similar cells before it
+is compared. Neighbouring spots are correlated, so a weight is shared with the nearest spots.
 
-Where places are poor likeness should count, where expression is noise places should. Genes decide: some are kept out, the
-weights are computed without them, and these genes, read from the cells, are compared with the slide.
+Similarity should weigh more where positions are poor, and position more where expression is noisy. Kept-out genes choose: the
+weights are computed without them, these genes are predicted from the cells, and the prediction is compared with the slide.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK = 2000  # cells whose weights for all spots are held at once
-#: Components of the spots' expression by which cells and spots are compared, of a panel and of a transcriptome: for what cells
-#: are, and for genes, which are averaged over cells, so that noise cancels.
+#: Principal components of the spots by which cells and spots are compared, for a panel and a transcriptome: first for single
+#: cells, then for genes, which are averaged over cells, so that noise cancels.
 COMPONENTS = (100, 30), (300, 100)
 SIMILAR = 15  # cells that a profile is averaged with
-AMONG = 10_000  # cells that similar ones are looked for among
+AMONG = 10_000  # cells among which similar ones are searched
 NEAREST = 6  # spots that a weight is shared with
 PARTS = 5  # of the genes, kept out one after the other
 SOME_CELLS, SOME_GENES = 3000, 300  # that show how profiles are distributed, and that choose the settings
-PAIRS, FEWEST_SPOTS = 6_000_000, 1000  # of cells and spots that choose the settings, and the spots among them
+PAIRS, FEWEST_SPOTS = (
+    6_000_000,
+    1000,
+)  # most pairs of a cell and a spot by which settings are chosen, and fewest spots
 LIKENESS, PLACE, SHARE = (0.0, 7.0, 14.0, 20.0, 28.0, 40.0), (0.0, 0.03, 0.1, 0.3, 1.0), (0.0, 0.6)
 #: For single cells, in order of preference: likeness and place.
 PREFERRED = ((14.0, 0.3), (14.0, 0.1), (7.0, 1.0), (14.0, 0.03), (14.0, 0.0), (0.0, 1.0))
@@ -55,8 +58,8 @@ MUCH_LOWER = 0.9
 #: How far genes at spots are corrected by what spots show beyond the cells there, and penalty of the regression on cells, in
 #: mean squares of a component.
 CORRECTED, PENALTY = 0.5, 3.0
-LEAK = 0.35  # power of the strength of place with which the scores of genes grow that the placing has seen
-#: Share of the matched places that registration explains: below the first the slide is of another tissue, below the second
+LEAK = 0.35  # exponent of ``place`` in the leakage of genes that were used to place the cells
+#: Share of the matched positions that registration explains: below the first the slide is of another tissue, below the second
 #: the evidence is thin. Sections of one tissue reach 0.7 to 1; another tissue, or spots that were permuted, at most 0.25.
 POOR, GOOD = 0.4, 0.7
 LEAST_SCORE = 0.03, 0.1  # least mean correlation of kept-out genes, with registration and without
@@ -81,7 +84,7 @@ class Settings:
     corrected
         Whether genes are corrected by what spots show beyond the cells there.
     logged
-        Whether genes are read as logs, or as the normalised counts themselves.
+        Whether genes are averaged as logs, or as normalised counts.
     score
         Mean correlation over kept-out genes; NaN if it was not measured.
     """
@@ -101,7 +104,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """N cells and M spots in what they share.
+    """What N cells and M spots have in common.
 
     Attributes
     ----------
@@ -124,12 +127,12 @@ class Evidence:
     rank
         Components by which they are compared.
     checked
-        Correlation of kept-out genes with the slides that the model's own check on cells found, placing them anew without
-        these genes.
+        Correlation of kept-out genes with the slides in the model's check on cells, which placed them again without these
+        genes.
     explained
         Share of where the most similar spots lie that registration explains; None if it was not done.
     laid, spread
-        (N, 2) places of the cells on the slide, (N,) standard deviation of each along an axis; None: places do not count.
+        (N, 2) positions of the cells on the slide, (N,) standard deviation of each along an axis; None: positions are not used.
     """
 
     logged: sparse.csr_matrix
@@ -168,7 +171,7 @@ class Evidence:
         return np.asarray(own.toarray(), np.float32)
 
     def distance(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(n, M) half the squared distance of some cells from all spots, in the spread of each cell's place."""
+        """(n, M) half the squared distance of some cells from all spots, in units of the spread of each cell's position."""
         assert self.laid is not None and self.spread is not None
         centre, unit_length = (
             self.coords.mean(0),
@@ -233,7 +236,7 @@ class Likeness:
 
 
 def compared(evidence: Evidence, settings: Settings, *, seed: int) -> Likeness:
-    """What compares all cells with all spots."""
+    """The comparison of all cells with all spots."""
     some = evidence.some(SOME_CELLS, len(evidence.coords), seed)[0]
     return Likeness.of(evidence, evidence.profiles(some, settings.similar))
 
@@ -245,7 +248,7 @@ def corrected(
     cells: NDArray[np.float32],
     values: Any,
 ) -> NDArray[np.float32]:
-    """Genes (M, g) that were ``read`` from cells, corrected by what spots show beyond these cells.
+    """Genes (M, g) predicted from cells (``read``), corrected by what spots show beyond these cells.
 
     Components of ``spots`` (M, h) are compared with the mean ``shown`` (M, h) by the cells of each; a ridge regression of
     ``values`` (N, g) on the components of ``cells`` (N, h) says what a difference means for a gene.
@@ -303,7 +306,7 @@ def gather(
     genes: bool,
     seed: int,
 ) -> Evidence:
-    """What cells and slide share; the cells are registered unless places do not count."""
+    """What cells and slide have in common; the cells are registered unless positions are not used."""
     coords = lookup.places(slide, spatial_key, "slide")
     kept = lookup.counted(adata, outside)
     of_cells, of_spots, names = shared_columns(adata, slide, layer)
@@ -341,12 +344,12 @@ def gather(
 def choose(
     evidence: Evidence, *, place: float | None, likeness: float | None, averaged: bool, genes: bool, seed: int
 ) -> Settings:
-    """The settings that kept-out genes, read from the cells and compared with the slide, speak for.
+    """The settings chosen by kept-out genes, which are predicted from the cells and compared with the slide.
 
-    For an average over cells, such as a gene at a spot, the usual settings, unless others correlate clearly higher. For
-    single cells the first of :data:`PREFERRED` whose correlation is not much lower than the highest: an average over wrong
-    spots may still follow a gene, and where a cell lies says more about its region than what it is like.
-    Strengths that are given stay as they are.
+    For an average over cells, such as a gene at a spot: the usual settings, unless others correlate clearly higher. For single
+    cells: the first of :data:`PREFERRED` whose correlation is not much lower than the highest. An average over wrong spots may
+    still follow a gene, and a cell's position says more about its region than its expression does. Strengths that are given
+    are kept.
     """
     places = (PLACE if place is None else (place,)) if evidence.laid is not None else (0.0,)
     strengths = [(b, a) for b in (LIKENESS if likeness is None else (likeness,)) for a in places if a or b]
@@ -385,7 +388,7 @@ def choose(
 
 
 def _require_same_tissue(evidence: Evidence, settings: Settings) -> None:
-    """Refuse a slide that the cells do not belong to, also where places hardly count: likeness knows nothing of positions."""
+    """Refuse a slide that the cells do not belong to, even if position gets no weight: similarity cannot detect this."""
     score, explained = settings.score, evidence.explained
     least = LEAST_SCORE[explained is None]
     found = f"Kept-out genes, read from the cells, correlate {score:.2f} with it (expected: {least} or more)."
@@ -396,14 +399,14 @@ def _require_same_tissue(evidence: Evidence, settings: Settings) -> None:
         raise OtherTissue(
             f"The cells do not belong on this slide. {found} They may be of different tissues, share too few genes, or the "
             "spots may have lost their positions.",
-            "Check that cells, slide and coordinates belong together. Likeness alone, in Python: place=0.",
+            "Check that cells, slide and coordinates belong together. To use similarity alone, in Python: place=0.",
         )
     if explained is not None and explained < GOOD:
         logger.warning("The cells match this slide only roughly: take the answers with caution. %s", found)
 
 
 class Trial:
-    """Kept-out genes on some cells and spots, which are compared without each part of the genes."""
+    """Cross-validation over genes: each part is predicted, for some cells and spots, by weights computed without it."""
 
     def __init__(self, evidence: Evidence, *, genes: int = SOME_GENES, seed: int) -> None:
         cells = min(int(evidence.kept.sum()), PAIRS // min(FEWEST_SPOTS, len(evidence.coords)))
@@ -436,15 +439,15 @@ class Trial:
         return self.known[settings]
 
     def scores(self, settings: Settings) -> NDArray[np.float64]:
-        """Correlation (g,) of each kept-out gene with the slide, less what its part in the placing adds."""
+        """Correlation (g,) of each kept-out gene with the slide, less the leakage through the coordinates."""
         r = correlations(self.evidence.spots[:, self.genes], self.predicted(settings))
         return r - self.leak * min(settings.place, 1.0) ** LEAK
 
     def _leak(self) -> float:
-        """By how much genes that the placing has seen correlate higher than when it has not.
+        """Leakage: how much higher genes correlate because they were used to place the cells.
 
-        The likeness is computed without a kept-out gene, but the places were not. The model's check placed cells without the
-        genes; the same reading from the places as they are shows the difference.
+        Similarity is computed without a kept-out gene, but the coordinates were not. The model's check on cells placed them
+        without the genes; the same prediction from the final coordinates shows the difference.
         """
         known, laid = self.evidence.checked, self.evidence.laid
         if known is None or laid is None:
@@ -494,7 +497,7 @@ def _logged(
 ) -> tuple[sparse.csr_matrix, NDArray[np.float64] | None, float]:
     """Log-normalised values (n, G), counts of each profile (n,) and the depth they were scaled to.
 
-    Values that are no counts stay as they are.
+    Values that are not counts stay as they are.
     """
     values, raw = lookup.expression(adata, layer=layer, name=name)
     if not raw:
@@ -545,9 +548,9 @@ def _on_slide(
     layer: str | None,
     seed: int,
 ) -> tuple[NDArray[np.float64], float, float | None]:
-    """Places (N, 2) of the cells on the slide, the length there of a unit, and what registration explains.
+    """Positions (N, 2) of the cells on the slide, the length of one unit there, and what registration explains.
 
-    Given places are registered as well: a slide is known again by its corners, which say nothing of its expression.
+    Given positions are registered as well: a slide is recognised by its corners, which does not check its expression.
     """
     own = lookup.places(adata, "X_gears")
     given = None if basis is None else lookup.places(adata, basis)

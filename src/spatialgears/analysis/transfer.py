@@ -1,4 +1,4 @@
-"""Label transfer: what is known of the spots, for the cells."""
+"""Label transfer: labels or numbers of the spots, for the cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NONE = "none"  # the label of cells for which the evidence is thin
+NONE = "none"  # the label of cells whose best label is too improbable
 
 
 def transfer(
@@ -42,10 +42,10 @@ def transfer(
 ) -> AnnData | None:
     """Transfer a column of the spots to the cells: regions or layers with a probability, numbers with a spread.
 
-    Two estimates are averaged: the labels of the spots by :func:`spatialgears.tl.spot_weights`, which know where a cell lies,
-    and a classifier of expression that was trained on spots with as few counts as cells. The more the cells are like the spots,
-    the more the classifier counts, unless the weights predict labels of spots clearly better. Both are calibrated on spots,
-    whose label is known: made as noisy as cells, they should be right as often as their probability says.
+    Two estimates are averaged: the labels of the spots by :func:`spatialgears.tl.spot_weights`, which use the cell's position,
+    and a classifier of expression that was trained on spots with as few counts as cells. The more similar the cells are to the
+    spots, the larger the share of the classifier, unless the weights predict labels of spots clearly better. Both are
+    calibrated on spots with known labels, made as noisy as cells: a label should be right as often as its probability says.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def transfer(
     key
         Column of ``slide.obs``: labels, or numbers. Spots where it is missing are left out.
     least
-        Probability below which the evidence is thin and the label is "none".
+        Probability below which the label is "none".
     place, likeness, layer, spatial_key, outside, seed
         As in :func:`spatialgears.tl.spot_weights`. With ``likeness``, labels come from the weights alone.
     basis

@@ -1,4 +1,4 @@
-"""``gears transfer``, ``impute``, ``abundance`` and ``export``: what a finished run answers besides the places."""
+"""``gears transfer``, ``impute``, ``abundance`` and ``export``: optional analyses of a finished run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def impute(
     spatial_key: options.SpatialKey = "spatial",
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Predict genes of the cells at the spots of a slide, each with a score that says how far to believe it."""
+    """Predict genes of the cells at the spots of a slide, each with a score that says how far to trust it."""
     from spatialgears.analysis import impute as impute_genes
 
     placed, slide, basis = _read(cells, st, out, layer, coordinates, spatial_key, overwrite=overwrite)

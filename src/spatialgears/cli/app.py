@@ -37,7 +37,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 app = typer.Typer(
     name="gears",
     cls=Group,
-    help="Give dissociated single cells their place back, from spatial transcriptomics slides.",
+    help="Predict where in the tissue dissociated single cells came from, using spatial transcriptomics slides.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,7 +58,7 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell more of what is done.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show more of what is done.")] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error (also after the command).")
     ] = False,

@@ -1,4 +1,4 @@
-"""``gears check``: what is wrong with the inputs, what speaks against them, and what a run will cost."""
+"""``gears check``: errors in the inputs, warnings about them, and what a run will cost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _show(report: CheckReport) -> None:
         "agreement": report.agreement,
         "coexpression": report.coexpression,
     }
-    told = {name: f"- ({report.unknown[name]})" if one is None else one for name, one in figures.items()}
+    shown = {name: f"- ({report.unknown[name]})" if one is None else one for name, one in figures.items()}
     output.lines(
         "Together",
         {

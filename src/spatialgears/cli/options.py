@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spatialgears.config import Config
     from spatialgears.validate.donors import CellsFrom
 
-_INPUT, _CONFIG, _ANSWERS = "Input", "Configuration", "Answers besides the places"
+_INPUT, _CONFIG, _ANSWERS = "Input", "Configuration", "Optional analyses"
 
 #: Bytes of an .h5ad file or .zarr folder beyond which its counts stay on disk.
 LARGE_FILE = 5e8
@@ -60,7 +60,7 @@ From = Annotated[
         "--cells-from",
         "same-donor|other-donor",
         "Whether the cells are of a donor of the slides. Those of another have wider radii, and a fit averages them with "
-        "similar cells. By default as donor in the cells' .uns or .obs tells; not known counts as another for the radii.",
+        "similar cells. By default the donor in the cells' .uns or .obs decides; if unknown, radii are as for another donor.",
     ),
 ]
 Layer = Annotated[str | None, _input("--layer", "NAME", "Layer with the counts, or raw, or X (the default).")]
@@ -78,7 +78,7 @@ Coordinates = Annotated[
         "(- for one that has its own).",
     ),
 ]
-_SPLIT = "Take each section in a file of several as a slide of its own: by a column of .obs, or auto."
+_SPLIT = "Split a file of several sections into one slide each: by a column of .obs, or auto."
 Split = Annotated[str | None, _input("--split", "COLUMN|auto", _SPLIT)]
 _TYPES = "Column of the cells' .obs with cell types, for the report; by default one named so, like cell_type."
 Types = Annotated[str | None, _input("--types", "COLUMN", _TYPES)]
@@ -102,7 +102,7 @@ Transpose = Annotated[
     _input(
         "--transpose",
         None,
-        "Tables of counts have genes in rows. Needed only where no slide is given, or names of spots or genes do not "
+        "Tables of counts have genes in rows. Needed only if no slide is given, or if names of spots and genes do not "
         "show it.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""``gears run``, ``demo``, ``fit``, ``reconstruct`` and ``report``: from files to places."""
+"""``gears run``, ``demo``, ``fit``, ``reconstruct`` and ``report``: from files to coordinates."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(
     num_nodes: launch.NumNodes = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check, fit, reconstruct, self-check and report, in one folder; run again after a stop and it goes on."""
+    """Check, fit, reconstruct, self-check and report, in one folder; the same command resumes a run that stopped."""
     settings = launch.on_devices(options.load_config(preset, config, assignments), devices, num_nodes)
     whose = options.cells_from(cells_from)
     options.require_room()
@@ -159,7 +159,7 @@ def demo(
         "kNN reference": evaluate(knn([read(path) for path in st], read(sc), seed=seed), known),
     }
     output.table(
-        f"Places of {len(known):,} simulated cells against the truth",
+        f"Coordinates of {len(known):,} simulated cells against the truth",
         ["method", *MAIN],
         [[name, *(row[key] for key in MAIN)] for name, row in rows.items()],
     )
@@ -239,7 +239,7 @@ def reconstruct(
             "--out",
             "-o",
             metavar="FILE",
-            help="The file to write: .h5ad, or .csv for the places alone.",
+            help="The file to write: .h5ad, or .csv for the coordinates alone.",
         ),
     ],
     cells_from: options.From = None,
@@ -261,7 +261,7 @@ def reconstruct(
     devices: launch.Devices = None,
     num_nodes: launch.NumNodes = None,
 ) -> None:
-    """Place cells with a fitted model, in a map of their own: positions of two calls are not comparable."""
+    """Place cells with a fitted model; each call has its own rotation, so positions of two calls are not comparable."""
     whose = options.cells_from(cells_from)
     options.require_room()
     options.check_paths([sc])
@@ -303,9 +303,9 @@ def reconstruct(
         output.lines("Seconds", {k: round(v, 2) for k, v in placed.diagnostics["profile"].items()})
     _tell_checks(placed.self_check, placed.warnings)
     where = (
-        f"The places are in {out}"
+        f"The coordinates are in {out}"
         if out.suffix == ".csv"
-        else f"The cells with their places are in {out}, obsm['X_gears']"
+        else f"The cells with their coordinates are in {out}, obsm['X_gears']"
     )
     typer.echo(where)
 
@@ -387,7 +387,7 @@ def _followed(out: Path) -> Iterator[ProgressView]:
         try:
             yield progress
         except (KeyboardInterrupt, SystemExit):
-            progress.tell(f"Stopped. Run the same command again, and it goes on in {out}.")
+            progress.tell(f"Stopped. Run the same command again to resume in {out}.")
             raise
 
 

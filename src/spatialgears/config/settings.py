@@ -74,10 +74,10 @@ class ExpressionConfig(Stage):
     )
     average: Literal["auto"] | Fraction = setting(
         "auto",
-        "how far a cell's profile moves towards the mean of the 20 cells most similar to it; 0: not at all; auto: up to 0.65, "
-        "the less the co-expression of slides and cells agrees, and half of that at least for cells of another donor. With "
-        "slides of several donors, those that are left out choose. Positions then move the less towards similar spots, and "
-        "from 0.325 on training on one slide is shorter",
+        "how far a cell's profile moves towards the mean of its 20 most similar cells; 0: not at all; auto: up to 0.65, "
+        "further the less co-expression agrees between slides and cells, and at least half of that for cells of another donor. "
+        "With slides of several donors, left-out donors choose. The more profiles move, the less positions move towards "
+        "similar spots; from 0.325 on, training on one slide is shorter",
         when="the cells are of the slides' donor, and differ by their platform only: `0`",
     )
     thinning: bool = constant(True, "thin the counts of spots binomially to the depth of random cells")
@@ -163,8 +163,8 @@ class GeometryConfig(Stage):
     )
     slide_steps: Annotated[int, Field(ge=0)] = setting(
         400,
-        "with several slides: training steps of models that each leave out a donor, or a slide of the one donor. They decide "
-        "how long the others are trained, and feed the self-check. 0: no such models",
+        "with several slides: training steps of models that each leave out a donor, or a slide if there is one donor. They "
+        "decide how long the others are trained, and feed the self-check. 0: no such models",
         when="the score on the left-out slide still rises at the end: more. You need no check on whole slides: 0",
     )
     nearest: bool = constant(
@@ -203,7 +203,7 @@ class GeometryConfig(Stage):
     )
     nca_gate: bool = constant(
         True,
-        "leave minisets with much noise out of the refiner's neighbourhood losses, as out of its Gram losses",
+        "leave minisets with much noise out of the refiner's neighbourhood losses, as is done for its Gram losses",
     )
     local_scale: Weight = constant(0.0, "weight of the refiner's loss on local scale")
     gen_scale: Weight = constant(0.0, "weight of the generator's loss on scale")
@@ -231,7 +231,7 @@ class GeometryConfig(Stage):
         return any((self.overlap_shape, self.overlap_scale, self.overlap_kl))
 
     def generators(self, left_out: int) -> int:
-        """Cross-fitted generators beside so many models that leave out a whole slide or donor, which count, too."""
+        """Number of cross-fitted generators; ``left_out`` models that leave out a whole slide or donor count, too."""
         return max(min(self.crossfit, 1), self.crossfit - left_out)
 
     def sets(self, n_slides: int) -> int:
@@ -240,7 +240,7 @@ class GeometryConfig(Stage):
 
     @property
     def wide(self) -> bool:
-        """Whether one operation gains from several threads; at smaller widths models are trained side by side."""
+        """Whether one operation gains from several threads; at smaller widths models are trained in parallel instead."""
         return self.width >= 256
 
     @property

@@ -1,4 +1,4 @@
-"""Sections on what a run was asked for besides the places: regions of cells, genes and cell types on the slide."""
+"""Sections on optional analyses of a run: regions of cells, genes and cell types on the slide, two samples."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _regions(placed: Reconstruction, slide: AnnData, column: str, *, title: str,
     )
     labels = not pd.api.types.is_numeric_dtype(found)
     spots = AnnData(obs=slide.obs[[column]].copy(), obsm={spatial_key: slide.obsm[spatial_key]})
-    rows, words = [], [f"Each cell's {column}, from {title}, as its position and its expression say."]
+    rows, words = [], [f"Each cell's {column}, transferred from {title} by position and expression."]
     if labels:
         kinds = sorted({*map(str, spots.obs[column].dropna()), *map(str, found.dropna())} - {NONE})
         for one in (cells, spots):  # one colour for a region in both panels
@@ -110,8 +110,8 @@ def _genes(found: AnnData, slide: AnnData, *, title: str) -> Section:
     doubted = [str(gene) for gene in order if not found.var.loc[gene, "score"] >= BELIEVED]
     words = [
         f"Genes of the cells, predicted at the spots of {title}. The score is the correlation with the slide over spots: "
-        "measured for genes that the slide has, which are predicted without themselves, and expected for the others from "
-        "genes that are as well detected.",
+        "measured for genes on the slide, each predicted without using its own values there, and expected for other genes from "
+        "equally well detected ones.",
     ]
     if doubted:
         words.append(f"Do not read the maps of {', '.join(doubted[:12])}: their score is below {BELIEVED}.")
@@ -161,8 +161,8 @@ def _compared(
         f"Do the cell types of {second} lie elsewhere on {title} than those of {first}? "
         + (f"Yes: {', '.join(differ)}." if differ else "No type does, beyond chance."),
         "P is that of a permutation test, adjusted for the number of types (Benjamini-Hochberg). It takes cells for "
-        "independent and says whether these two samples differ, not what they stand for. Lengths are in spot spacings, with "
-        "90% intervals.",
+        "independent, and says whether these two samples differ, not whether their conditions do. Lengths are in spot "
+        "spacings, with 90% intervals.",
     ]
     if left := sorted(set(table.index) - {ALL} - set(known.index)):
         words.append(f"Too few cells in one of the samples to compare: {', '.join(left)}.")

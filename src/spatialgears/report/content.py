@@ -55,7 +55,7 @@ class Section:
     png: bytes = b""  # bytes of a PNG, or nothing
     alt: str = ""  # what the picture shows, for those who cannot see it
     table: Sequence[Mapping[str, object]] = ()  # rows: column title to value
-    caution: str = ""  # what in it speaks against the result; shown among the warnings at the top as well
+    caution: str = ""  # a warning from this section; shown among the warnings at the top as well
 
 
 @dataclass(frozen=True)

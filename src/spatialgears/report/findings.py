@@ -57,12 +57,12 @@ def sections(
 ) -> list[Section]:
     """A section for every analysis that can be made, and one that says what could not, and why.
 
-    ``profiles`` gives spots and cells, before and as the network sees them, for :func:`mixing`; ``laid`` is how the cells
-    lie on each slide, as the map shows them; ``trusted`` says whether the self-checks allow single positions to be read.
+    ``profiles`` gives spots and cells in plain expression and as the network sees them, for :func:`mixing`; ``laid`` is how the
+    cells lie on each slide, as the map shows them; ``trusted`` says whether the self-checks allow single positions to be read.
     """
     jobs: list[tuple[str, Callable[[], Section]]] = []
     if len(subject.rows) < FEWEST_CELLS:
-        return [Section("Not shown", f"Analyses of the places need {FEWEST_CELLS} cells or more.")]
+        return [Section("Not shown", f"Analyses of coordinates need {FEWEST_CELLS} cells or more.")]
     if subject.slides:
         jobs.append(("Cells on the slide", lambda: registration(subject, laid, trusted=trusted)))
         jobs.append(("Do genes keep their patterns?", lambda: patterns(subject)))
@@ -147,7 +147,7 @@ def _colour(subject: Subject) -> str | None:
 
 
 def laid_words(fit: Mapping[str, Any], *, trusted: bool) -> str:
-    """Whether cells can be read in the frame of the slide: only if matches agree and are near, and places are trusted."""
+    """Whether cells can be read in the frame of the slide: only if matches agree and are near, and coordinates are trusted."""
     far = f"{fit['residual']:.0f} spots" if fit["residual"] >= 1.5 else "one spot or less"
     gap = f"A typical cell lies {far} from its match."
     if trusted and fit["residual"] <= NEAR and _agreed(fit) >= GOOD:
@@ -172,8 +172,8 @@ def patterns(subject: Subject) -> Section:
         kept = "hardly kept: read the map with caution"
     words = [
         "A gene that forms a pattern on the slide should form one among the placed cells, and a gene that does not "
-        "should not. Moran's I says how alike neighbours are in a gene (0: not at all). This check needs no labels and "
-        "no known places.",
+        "should not. Moran's I says how similar neighbours are in a gene (0: not at all). This check needs no labels and "
+        "no known positions.",
         f"The order of the genes is {kept}. Over {len(found['table']):,} genes the rank correlation with "
         f"{subject.titles[best]} is {found['agreement']:.2f}.",
     ]
@@ -186,7 +186,7 @@ def patterns(subject: Subject) -> Section:
         words[1] += f" Over the {len(unseen):,} of them that the model never used it is {agreement:.2f}."
     else:
         words[1] += (
-            f" The model placed the cells by {subject.panel.sum():,} of them, which flatters the figure."
+            f" The model placed the cells by {subject.panel.sum():,} of them, which makes this figure too good."
         )
     ax = plotting.moran_agreement(subject.cells)
     alt = "Moran's I of each gene on the slide and in the reconstruction"
@@ -203,7 +203,7 @@ def markers(subject: Subject) -> Section:
     labels = subject.types or ""
     types = lookup.labels(subject.cells, labels)
     if types.remove_unused_categories().categories.size < 2:
-        raise InputError("A gene marks a type beside others, and there is one type.")
+        raise InputError("Markers need at least two cell types, and there is one type.")
     slide = subject.slides[subject.cells.uns.get("reference", 0)]
     found: dict[str, analysis.MarkerEnrichment] = {}
     for name, columns in top_genes(lookup.log_expression(subject.cells), types).items():
@@ -223,7 +223,7 @@ def markers(subject: Subject) -> Section:
         "spots near its cells than in other spots (Mann-Whitney, adjusted after Benjamini and Hochberg)? A spot is near if "
         "it has more of them within 1.5 spot spacings than the median spot.",
         f"{(tests['pvalue_adj'] < LEVEL).sum()} of {len(tests)} are, at adjusted P below {LEVEL:g}. Neighbouring spots "
-        "are alike, so P is too small for any gene with a pattern: read it with the effect (0: no difference, 1: every "
+        "are correlated, so P is too small for any gene with a pattern: read it with the effect (0: no difference, 1: every "
         "spot near is higher than every other).",
     ]
     skipped = [str(name) for name in types.categories if name not in found]
@@ -282,13 +282,13 @@ def neighbours(subject: Subject) -> Section:
     words = [
         "How often cells of one type have a cell of another among their six nearest, against the same with types "
         "shuffled over the cells"
-        + (", in layouts that move each cell by its own uncertainty." if known else ". Places are taken as exact."),
-        f"{own} of {len(names)} types keep to themselves more than by chance. "
+        + (", in layouts that move each cell by its own uncertainty." if known else ". Coordinates are taken as exact."),
+        f"{own} of {len(names)} types have neighbours of their own type more often than by chance. "
         + (
-            "Different types most often side by side: "
+            "Different types that are neighbours most often: "
             + "; ".join(f"{names[i]} with {names[j]}" for i, j in together) + "."
             if together
-            else "No two different types are side by side more often than by chance."
+            else "No two different types are neighbours more often than by chance."
         ),
     ]  # fmt: skip
     ax = plotting.neighbors_by_type(cells)
@@ -297,7 +297,7 @@ def neighbours(subject: Subject) -> Section:
 
 
 def mixing(profiles: AnnData) -> Section:
-    """Spots and cells before, and as the network sees them."""
+    """How well spots and cells mix, in plain expression and as the network sees them."""
     bases = list(profiles.obsm)
     by = ["spots or cells"] + (["slides"] if profiles.obs["slides"].nunique() > 1 else [])
     table = analysis.mixing(profiles, by, basis=bases)
@@ -324,14 +324,14 @@ def mixing(profiles: AnnData) -> Section:
 
 
 def mixing_words(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """How well spots and cells mix, and by which scores no better than before; scores as :func:`analysis.mixing` has."""
+    """How well spots and cells mix, and by which scores worse than before; scores as :func:`analysis.mixing` has."""
     entropy, ilisi = (f"from {before[key]:.2f} to {after[key]:.2f}" for key in MIXING.values())
     words = (
-        f"A vote of neighbours tells spots from cells with {before['probe']:.0%} accuracy before and {after['probe']:.0%} "
-        f"after (50%: it cannot tell). Neighbour entropy goes {entropy}, iLISI {ilisi} (1: mixed)."
+        f"A nearest-neighbour classifier tells spots from cells with {before['probe']:.0%} accuracy before and "
+        f"{after['probe']:.0%} after (50%: it cannot tell). Neighbour entropy goes {entropy}, iLISI {ilisi} (1: mixed)."
     )
     worse = [name for name, key in MIXING.items() if after[key] < before[key] - SAME]
-    worse += ["the vote of neighbours"] if after["probe"] > before["probe"] + SAME else []
+    worse += ["the classifier"] if after["probe"] > before["probe"] + SAME else []
     return words + (f" By {' and '.join(worse)} they mix less after than before." if worse else "")
 
 

@@ -167,7 +167,7 @@ def _called(texts: Sequence[str], titles: Mapping[str, str]) -> list[str]:
 
 
 def _trusted(model: GEARS, placed: Reconstruction) -> bool:
-    """Whether single places may be read: by the check on cells, and where there is none, by held-out spots."""
+    """Whether single positions may be read: by the check on cells, and where there is none, by held-out spots."""
     cells = placed.cell_check
     if cells is not None and cells.checked:
         return cells.verdict in ("good", "fair")
@@ -175,7 +175,7 @@ def _trusted(model: GEARS, placed: Reconstruction) -> bool:
 
 
 def _embedding(facts: Mapping[str, Any]) -> list[Section]:
-    """Which embedding was used, how well it keeps place, and how it mixes the sources; nothing without one."""
+    """Which embedding was used, how well it preserves position, and how it mixes the sources; nothing without one."""
     if not facts:
         return []
     guard, mixing, reach = facts["guard"], facts["mixing"], facts["reach"]
@@ -185,20 +185,19 @@ def _embedding(facts: Mapping[str, Any]) -> list[Section]:
         ", as the configuration asks." if guard["forced"] else "."
     )
     text = (
-        "Spots and cells are compared in an embedding that has not seen coordinates. Spots that were held out, and whole "
-        "slides where there are several, are put where the spots most like them in it are, and the rank correlation of "
-        f"distances tells how much of place it keeps; this is no check of the model, which does more. {chosen} In this "
-        "embedding, with each slide and the cells as a group of its own, neighbour entropy is "
-        f"{mixing['neighbour_entropy']:.2f} and iLISI {mixing['ilisi']:.2f} (1: mixed as well as can be). Figures on mixing "
-        "elsewhere in this report are of what the networks take in, and of spots against cells."
+        "Spots and cells are compared in an embedding that has not seen coordinates. To choose it, held-out spots, and whole "
+        "slides if there are several, were placed at their most similar spots in each embedding. The table shows the rank "
+        f"correlation of distances; it is no check of the model, which does more. {chosen} In this embedding, with each slide "
+        f"and the cells as groups, neighbour entropy is {mixing['neighbour_entropy']:.2f} and iLISI {mixing['ilisi']:.2f} (1: "
+        "perfectly mixed). Other mixing scores in this report are for the networks' input, with spots and cells as groups."
     )
     if reach:
         text += (
-            " Each cell lies where the spots most like it in this embedding are, of those near the place the networks give "
-            f"it: most of them within {reach:.2g} RMS radii of the slide, as spots that were held out prefer."
+            " Each cell is then moved towards its most similar spots near the predicted position. Held-out spots chose the "
+            f"search radius: {reach:.2g} RMS radii of the slide."
         )
     elif reach is not None:
-        text += " Spots that were held out are placed best by the networks alone; cells are, too."
+        text += " Held-out spots are placed best by the networks alone, so cells are not moved towards similar spots."
     rows = [
         {
             "embedding": title,
@@ -302,7 +301,7 @@ def _domains_note(domains: pd.Categorical | None, placed: Reconstruction) -> str
         words += f"Cells outside the slides' range ({left:,}) belong to none. "
     table = placed.uns[annotate.DOMAIN]["table"]
     if "noise" not in table:
-        return f"{words}Whether expression differs between them could not be told."
+        return f"{words}Whether expression differs between them could not be tested."
     noise = list(domains.categories[table["noise"].to_numpy(bool)])
     if not noise:
         return f"{words}In each, expression differs from that of cells drawn at random."

@@ -1,4 +1,4 @@
-"""The first section of the report: whether the cells show genes that the placing did not see, where they were placed."""
+"""The first section of the report: the check on cells by kept-out genes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LEVELS = {
 
 def verdict(content: ReportContent) -> str:
     """How far to trust the map, in one sentence, with the way to the warnings."""
-    words = content.verdict or "How good this map is, is unknown: it was not checked."
+    words = content.verdict or "The quality of this map is unknown: it was not checked."
     more = ""
     if content.warnings:
         more = f' <a href="#brief">{escape(number(len(content.warnings), "warning"))}</a>'
@@ -69,7 +69,7 @@ def rows_table(caption: str, rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def self_checks(content: ReportContent) -> str:
-    """How well places are found where they are known."""
+    """How well held-out spots are placed."""
     if not content.self_check:
         return "<p>No self-check was made, so nothing here says how far to trust the map.</p>"
     about = (

@@ -11,7 +11,7 @@ from spatialgears.pipeline import self_check as selfcheck
 from spatialgears.pipeline.cell_check import MANY_UNMATCHED, CellCheck
 from spatialgears.report.content import Level
 from spatialgears.text import number
-from spatialgears.validate.batches import GOES
+from spatialgears.validate.batches import CONFOUNDED
 
 if TYPE_CHECKING:
     from spatialgears.reconstruction import Reconstruction
@@ -52,14 +52,14 @@ def verdict(
     """One word and one sentence on how far to trust the map.
 
     The check on the cells decides. Where there is none, the worst check on held-out spots does, and nothing is called
-    good; nor where batches go with place, which no check can tell from signal. ``outside`` (n,) marks cells that no slide
+    good; nor where batches are confounded with position, which no check can detect. ``outside`` (n,) marks cells that no slide
     supports; ``warnings`` are those of the result.
     """
     level, words = _by_checks(cells, spots, outside)
-    if level == "good" and any(GOES in text for text in warnings):
+    if level == "good" and any(CONFOUNDED in text for text in warnings):
         return "fair", (
-            "Batches go with place (see the warnings), so what looks like place may be technical: read this map only with "
-            "what is known of the batches."
+            "Batches are confounded with position (see the warnings), so spatial patterns may be technical: read this map only "
+            "with knowledge of the batches."
         )
     return level, words
 
@@ -72,28 +72,28 @@ def _by_checks(
         return "none", f"Do not use this map: {words}."
     if cells is not None and cells.verdict == "good" and cells.unmatched >= MANY_UNMATCHED:
         return "fair", (
-            f"{BY_CELLS['fair'][0]}: about {cells.unmatched:.0%} of the cells fit their place no better than others would, by "
-            f"genes that the placing did not see (r = {cells.r:.2f} over all cells; noise allows {cells.ceiling:.2f})."
+            f"{BY_CELLS['fair'][0]}: about {cells.unmatched:.0%} of the cells fit their position no better than others would, "
+            f"by genes that the placing did not see (r = {cells.r:.2f} over all cells; noise allows {cells.ceiling:.2f})."
         )
     if cells is not None and cells.verdict in BY_CELLS:
         advice, shown = BY_CELLS[cells.verdict]
         return cells.verdict, (  # type: ignore[return-value]
-            f"{advice}: where they were placed, the cells {shown} that the placing did not see (r = {cells.r:.2f}; noise "
+            f"{advice}: the placed cells {shown} that the placing did not see (r = {cells.r:.2f}; noise "
             f"allows {cells.ceiling:.2f})."
         )
     if not spots:
-        return "unknown", "How good this map is, is unknown: neither cells nor spots could be checked."
+        return "unknown", "The quality of this map is unknown: neither cells nor spots could be checked."
     worst = min(
         spots, key=lambda one: (ORDER.index(_level(one)), float(np.nan_to_num(one.model["spearman"])))
     )
     how = {"good": "well", "fair": "fairly well", "weak": "poorly", "none": ""}[_level(worst)]
     level = "fair" if _level(worst) == "good" else _level(worst)  # spots are not cells
     advice = BY_SPOTS[level][0 if worst.model["edge_auc"] >= selfcheck.LOCAL else 1]
-    what = "spots of slides" if worst.title.startswith(selfcheck.MISSED_SLIDE) else "spots"
+    what = "spots of held-out slides" if worst.title.startswith(selfcheck.MISSED_SLIDE) else "held-out spots"
     if level == "none":
-        return level, f"{advice}: {what} that the model had not seen were placed no better than by chance."
+        return level, f"{advice}: {what} were placed no better than by chance."
     return level, (
-        f"{advice}: {what} that the model had not seen were placed {how} (rank correlation of distances "
+        f"{advice}: {what} were placed {how} (rank correlation of distances "
         f"{worst.model['spearman']:.2f}), and the cells themselves could not be checked."
     )
 
@@ -109,7 +109,7 @@ def numbers(
     n_spots: Sequence[int],
     spacing: float | None,
 ) -> list[tuple[str, str]]:
-    """Cells, spots, typical error, checks and cells that no slide supports: name and value."""
+    """Cells, spots, typical error, checks and cells outside the slides' range: name and value."""
     rows = [("Cells placed", f"{len(placed.coords):,}")]
     if n_spots:
         rows.append((f"Spots on {number(len(n_spots), 'slide')}", f"{sum(n_spots):,}"))

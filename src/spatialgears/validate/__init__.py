@@ -66,14 +66,14 @@ class ValidInputs:
     other_genes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=str))
 
     def without_empty(self) -> tuple[list[sparse.csr_matrix], list[np.ndarray], sparse.csr_matrix | None]:
-        """Slides, their places and the cells, of each what shows any of the genes."""
+        """Slides, their coordinates and the cells, without spots and cells that have no counts."""
         kept = [np.flatnonzero(~empty) for empty in self.empty_spots]
         slides = [counts[rows] for counts, rows in zip(self.slides, kept, strict=True)]
         coords = [places[rows] for places, rows in zip(self.coords, kept, strict=True)]
         return slides, coords, None if self.cells is None else self.cells[np.flatnonzero(~self.empty_cells)]
 
     def digest(self) -> str:
-        """SHA-256 of genes, values, what these are, donors and places: what a checkpoint must belong to."""
+        """SHA-256 of genes, values and their kind, donors and coordinates: what a checkpoint must belong to."""
         said = [self.kind, self.cells_from, *self.donors.names, *self.genes]
         found = hashlib.sha256("\n".join(said).encode())
         for counts in [*self.slides, *([] if self.cells is None else [self.cells])]:
@@ -128,8 +128,8 @@ def validate_inputs(
     where the counts are: None for ``.X``, a key of ``.layers``, or ``"raw"``; ``spatial_key`` where the coordinates of spots
     are. ``normalised`` accepts values that are not counts. ``names`` are what messages call the inputs, slides first.
     ``donors`` has that of each slide; by default as the slides say, and otherwise each its own. ``cells_from`` says whether
-    the cells are of these; by default they say it themselves. An InputError says all that is wrong at once, each with what
-    was expected, found and to be done.
+    the cells are of these; by default a donor in their ``uns`` or ``obs`` says so. One InputError lists all problems, each
+    with what was expected, what was found and what to do.
     """
     slides = [slides] if hasattr(slides, "obsm") else list(slides)
     everything = [*slides, *([] if cells is None else [cells])]
@@ -221,7 +221,7 @@ def validate_cells(
     normalised: bool = False,
     name: str = "the cells",
 ) -> tuple[sparse.csr_matrix, np.ndarray, list[str]]:
-    """Check cells against the genes (G,) a fitted model knows, which they may lack a few of by weight.
+    """Check cells against the genes (G,) of a fitted model, of which a few may be missing.
 
     Counts (N, G) on the model's genes, zero where missing; which genes are missing (G,); and warnings. Other arguments
     are as for :func:`validate_inputs`.
@@ -305,7 +305,7 @@ def _assemble(
     elif has_cells and normalised and forms[-1] not in forms[:n_slides]:
         warnings.append(
             f"{names[n_slides]}: the values look {values.describe(counts[-1])}, those of the slides "
-            f"{values.describe(counts[0])}. Normalise slides and cells alike."
+            f"{values.describe(counts[0])}. Normalise slides and cells in the same way."
         )
     for text in warnings:
         log.info("%s", text)

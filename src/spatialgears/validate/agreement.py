@@ -21,7 +21,7 @@ from spatialgears.validate.counts import Form
 SHALLOW = 0.7
 #: Correlation of log mean expression from which slides and cells are taken to be of one tissue.
 AGREEING = 0.4
-#: Agreement of co-expression from which slides and cells are taken to be alike.
+#: Agreement of co-expression below which there is a warning.
 TOGETHER = 0.5
 #: Reliability of the slides' correlations, number of cells, and cells in which a typical pair of genes is seen, from which
 #: cells of the same tissue would show correlations too.
@@ -67,7 +67,7 @@ class SlideCellAgreement:
             )
         if agreement is not None and agreement < AGREEING:
             found.append(
-                f"Mean expression of slides and cells hardly agrees (r = {agreement:.2f}): one tissue?"
+                f"Mean expression of slides and cells hardly agrees (r = {agreement:.2f}): are they of the same tissue?"
             )
         if together is not None and together < TOGETHER:
             found.append(
@@ -122,8 +122,8 @@ class SlideExpression:
             if all(log.std() > 1e-6 for log in logs):
                 agreement = float(np.corrcoef(*logs)[0, 1])
                 if agreement < AGREEING <= _highest(agreement, len(logs[0])):
-                    told = f"r = {agreement:.2f}, but {len(logs[0])} genes are too few to tell"
-                    agreement, unknown["agreement"] = None, told
+                    reason = f"r = {agreement:.2f}, but {len(logs[0])} genes are too few to tell"
+                    agreement, unknown["agreement"] = None, reason
             else:
                 unknown["agreement"] = "all genes have one mean"
         shown = np.flatnonzero(seen[self.genes] > 1)

@@ -1,4 +1,4 @@
-"""Batches that go with place: what differs between batches is then learnt, or read, as a difference between places."""
+"""Batches confounded with position: differences between batches are then mistaken for differences between positions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ COLUMNS = {
     "batch", "lane", "run", "plate", "chip", "pool", "library", "library_id", "capture", "channel", "chemistry", "seq_run",
     "sequencing_run", "sequencing_batch", "tech", "technology", "processing_date",
 }  # fmt: skip
-GOES = "goes with"  # what warnings of such batches say
+CONFOUNDED = "is confounded with"  # what warnings of such batches say
 NEAREST = 10
-MOST = 5000  # points that are looked at
+MOST = 5000  # points that are tested
 FEWEST = 10  # points of a batch; smaller ones are left out
-#: Share of neighbours of the same batch, from chance (0) to all (1), from which batches go with place.
+#: Share of neighbours of the same batch, from chance (0) to all (1), above which batches are confounded with position.
 EXCESS = 0.3
 
 
 def warn_batches(obs: DataFrame, coords: NDArray[np.floating], name: str, *, placed: bool) -> list[str]:
-    """Warn of batches, named in a column of ``obs``, that go with coordinates (n, 2), measured or predicted (``placed``)."""
+    """Warn of batches in a column of ``obs`` confounded with coordinates (n, 2), measured or predicted (``placed``)."""
     found = []
     for column in obs.columns:
         if str(column).lower() not in COLUMNS:
@@ -33,22 +33,25 @@ def warn_batches(obs: DataFrame, coords: NDArray[np.floating], name: str, *, pla
         share = goes_with_place(obs[column].astype(str).to_numpy(), coords)
         if share <= EXCESS:
             continue
-        what = f"{name}: .obs[{str(column)!r}] {GOES} {'the predicted place' if placed else 'place'}"
+        what = (
+            f"{name}: .obs[{str(column)!r}] {CONFOUNDED} {'the predicted position' if placed else 'position'}"
+        )
         what += f" ({share:.0%} of the way from chance to certainty among nearest neighbours). "
         found.append(
             what
             + (
-                "Unless these batches were taken from different parts of the tissue, the places follow technical differences."
+                "Unless these batches come from different parts of the tissue, the coordinates follow technical differences."
                 if placed
-                else "Technical differences between these batches look like differences between places, which no held-out spot "
-                "can tell apart: the self-check and the radii may be far too good. Use slides whose batches are mixed or whole."
+                else "Technical differences between these batches look like differences between positions, and held-out spots "
+                "cannot tell them apart: the self-check and the radii may be far too good. Use slides on which batches are "
+                "mixed, or slides of one batch each."
             )
         )
     return found
 
 
 def goes_with_place(labels: NDArray[np.str_], coords: NDArray[np.floating]) -> float:
-    """How often nearest neighbours have the same label (n,): 0 as often as by chance, 1 always; 0 for a single label."""
+    """How often nearest neighbours share a label (n,): 0 as often as by chance, 1 always; 0 for a single label."""
     _, group, size = np.unique(labels, return_inverse=True, return_counts=True)
     some = np.flatnonzero(size[group] >= FEWEST)
     some = some[np.sort(np.random.default_rng(0).permutation(len(some))[:MOST])]

@@ -16,7 +16,7 @@ from scipy import sparse
 GENES = 300  # best detected genes whose correlations are compared
 OBSERVATIONS = 2000  # of each slide, and of the cells
 FEWEST = 10  # genes that are worth comparing
-RELIABLE = 0.05  # correlations that halves of the data agree on less than this are noise
+RELIABLE = 0.05  # reliability between halves of the data below which correlations are noise
 
 
 def best_detected(
@@ -61,7 +61,7 @@ class Correlations:
 
     @property
     def noise(self) -> bool:
-        """Whether there is little else."""
+        """Whether the correlations are little more than noise."""
         return self.reliability < RELIABLE
 
     def agreement(self, other: Correlations) -> float | None:
@@ -69,7 +69,11 @@ class Correlations:
         if len(self.values) < FEWEST or self.noise or other.noise:
             return None
         return float(
-            np.clip(_alike(self.values, other.values) / np.sqrt(self.reliability * other.reliability), -1, 1)
+            np.clip(
+                _pair_correlation(self.values, other.values) / np.sqrt(self.reliability * other.reliability),
+                -1,
+                1,
+            )
         )
 
 
@@ -94,7 +98,7 @@ def _standard(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return x / np.maximum(x.std(0), 1e-12)
 
 
-def _alike(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+def _pair_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     """Correlation, over all pairs of genes, of their correlations ``a`` and ``b`` (g, g)."""
     pairs = np.triu_indices(len(a), 1)
     both = a[pairs], b[pairs]
@@ -104,5 +108,5 @@ def _alike(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
 def _reliability(x: NDArray[np.float64], rng: np.random.Generator) -> float:
     """The share of the correlations' variance that is not noise: agreement of halves, for the whole (Spearman-Brown)."""
     halves = (_standard(x[half]) for half in np.array_split(rng.permutation(len(x)), 2))
-    agree = _alike(*(half.T @ half for half in halves))
+    agree = _pair_correlation(*(half.T @ half for half in halves))
     return 2 * agree / (1 + agree) if agree > 0 else 0.0

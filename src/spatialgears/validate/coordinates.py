@@ -72,26 +72,26 @@ def coordinates_of(
         raise InputError(
             f"{name}: {bad.sum():,} of {len(coords):,} spots have NaN or infinite coordinates, "
             f"e.g. {adata.obs_names[int(np.argmax(bad))]}.",
-            "Leave these spots out, or give them their places.",
+            "Leave these spots out, or give them coordinates.",
         )
     return coords, warnings
 
 
 def _cure(adata: AnnData, *, swapped: bool) -> str:
-    """Where coordinates may be had from, the likeliest first."""
-    told = "Set spatial_key= (--spatial-key) to the right key, or give " if len(adata.obsm) else "Give "
-    told += (
+    """Where coordinates can be found, the likeliest first."""
+    advice = "Set spatial_key= (--spatial-key) to the right key, or give " if len(adata.obsm) else "Give "
+    advice += (
         "read(path, coordinates=) (--coordinates): a table of barcode, x, y, or two columns of .obs. Of Space Ranger's "
         "output name the folder that holds spatial/; cells without places belong to cells= (--sc)."
     )
     if swapped:
-        told = f"{told} The cells have coordinates: were slides and cells swapped?"
+        advice = f"{advice} The cells have coordinates: were slides and cells swapped?"
     pair = named_pair(adata.obs.select_dtypes("number"))
     if pair:
         x, y = pair
         cure = f"read(path, coordinates={pair}) (--coordinates {quote(f'{x},{y}')})"
-        told = f"If .obs[{x!r}] and .obs[{y!r}] are its places: {cure}. Otherwise: {told}"
-    return told
+        advice = f"If .obs[{x!r}] and .obs[{y!r}] are its places: {cure}. Otherwise: {advice}"
+    return advice
 
 
 def check_size(n_spots: int, min_spots: int, name: str) -> None:
@@ -122,7 +122,7 @@ def check_spread(coords: np.ndarray, name: str) -> None:
 
 
 def warn_unlike_extents(coords: Sequence[np.ndarray], names: Sequence[str]) -> list[str]:
-    """Warn of slides that show more of the tissue than others, as equal distances between spots tell."""
+    """Warn of slides that show more of the tissue than others, judged by their widths in spot spacings."""
     from scipy.spatial import KDTree
 
     if len(coords) < 2:
@@ -135,9 +135,9 @@ def warn_unlike_extents(coords: Sequence[np.ndarray], names: Sequence[str]) -> l
     if radius[large] < UNLIKE * radius[small] or pitch.max() > 1.1 * pitch.min():
         return []
     return [
-        f"{names[large]} is {radius[large] / radius[small]:.1f} times as wide as {names[small]}, spots being as far apart: "
-        "each slide is scaled to its own size, so lengths of the two are not alike. Crop them to the same region, or leave "
-        "out the smaller one."
+        f"{names[large]} is {radius[large] / radius[small]:.1f} times as wide as {names[small]}, at the same spot spacing: "
+        "each slide is scaled to its own size, so lengths on the two are not comparable. Crop them to the same region, or "
+        "leave out the smaller one."
     ]
 
 
@@ -178,7 +178,7 @@ def check_one_section(adata: AnnData, coords: np.ndarray, name: str) -> list[str
 
 
 def warn_small(n_spots: int, name: str) -> list[str]:
-    """Warn of a slide on which little can be learnt, and nothing checked."""
+    """Warn of a slide too small to learn much from, or to hold out spots."""
     if n_spots >= SMALL:
         return []
     return [
@@ -188,7 +188,7 @@ def warn_small(n_spots: int, name: str) -> list[str]:
 
 
 def at_one_height(coords: np.ndarray) -> bool:
-    """Whether coordinates have a third dimension that says nothing."""
+    """Whether coordinates have a constant third dimension."""
     return coords.ndim == 2 and coords.shape[1] == 3 and len(coords) > 0 and bool(np.ptp(coords[:, 2]) == 0)
 
 

@@ -18,7 +18,7 @@ TELLING = 5
 def fingerprints(counts: sparse.csr_matrix) -> np.ndarray:
     """A number for each row (n,), the same for the same values; NaN where these are too few to tell."""
     directions = np.random.default_rng(0).standard_normal(counts.shape[1])
-    found = np.asarray(counts @ directions).astype(np.float32)  # sums in another order round alike
+    found = np.asarray(counts @ directions).astype(np.float32)  # single precision hides the order of the sum
     found[np.diff(counts.indptr) < TELLING] = np.nan
     return found
 
@@ -35,18 +35,18 @@ def check_not_twice(slides: Sequence[np.ndarray], names: Sequence[str]) -> None:
         for i, earlier in enumerate(slides[:j]):
             if max(copied(slide, earlier), copied(earlier, slide)) > COPIED:
                 raise InputError(
-                    f"{names[i]} and {names[j]} hold the same values: expected slides of their own, found one given "
-                    "twice. Held out, it would be known from its copy, and the self-check would flatter.",
+                    f"{names[i]} and {names[j]} hold the same values: expected different slides, found one given "
+                    "twice. Its copy would leak the answer when it is held out, and the self-check would be too good.",
                     f"Leave one of them out, for example {names[j]}.",
                 )
 
 
 def warn_own_spots(cells: np.ndarray, slides: Sequence[np.ndarray], names: Sequence[str]) -> list[str]:
-    """Whether most cells, given by their fingerprints, are spots of the slides; ``names`` are those of slides, then cells."""
+    """Warn if most cells, given by their fingerprints, are spots of the slides; ``names`` has slides first, then cells."""
     found = [(copied(cells, slide), name) for slide, name in zip(slides, names, strict=False)]
     return [
         f"{names[len(slides)]}: {share:.0%} of them have exactly the values of spots of {name}. They are the slide's own "
-        "spots, which the model knows: how well they are placed says nothing of cells."
+        "spots, on which the model is trained: how well they are placed says nothing about cells."
         for share, name in found
         if share > COPIED
     ]

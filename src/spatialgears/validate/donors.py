@@ -1,4 +1,4 @@
-"""Which donor each slide is of. Slides of one donor are sisters: leaving one out says nothing about another donor."""
+"""The donor of each slide. Leaving out one slide of a donor tests another section of it, not another donor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells given to a fitted model are compared with its slides, as the cells of the fit were."""
+"""Compare cells given to a fitted model with its slides, as was done for the cells of the fit."""
 
 from __future__ import annotations
 

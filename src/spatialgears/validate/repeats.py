@@ -1,7 +1,7 @@
 """Spots that repeat other spots of their slide: copies, copies of which counts were removed, overlapping bins.
 
-A spot beside its copy is placed by that copy, whatever its expression says of the tissue, so a held-out spot would be known
-from the copy that was not held out. Only one of such spots is used.
+A held-out spot would be placed by its copy in the training data, whatever its expression says about the tissue (leakage).
+Only one of such spots is used.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def without_repeats(inputs: ValidInputs, order: list[int]) -> ValidInputs:
         if n - kept[s].sum() > TOLD * n:
             warnings.append(
                 f"{title}: {n - int(kept[s].sum()):,} of {n:,} spots repeat others: they are copies of them, or share their "
-                "counts as overlapping bins do. A spot is known from its copy, so one of each is used."
+                "counts as overlapping bins do. A copy would leak the position of a held-out spot, so one of each is used."
             )
     return replace(
         inputs,
@@ -79,8 +79,8 @@ def _check_apart(inputs: ValidInputs, order: list[int]) -> None:
         pairs = np.stack([np.arange(n), n + (z[:n] @ z[n:].T).argmax(1)], axis=1)
         if len(_alike(x, pairs)) > COPIED * n:
             raise InputError(
-                f"{inputs.titles[first]} and {inputs.titles[second]} share the counts of their spots: expected slides of "
-                "their own, found one that was made from the other. Held out, it would be known from its copy.",
+                f"{inputs.titles[first]} and {inputs.titles[second]} share the counts of their spots: expected "
+                "different slides, found one that was made from the other, which would leak the answer when held out.",
                 f"Leave one of them out, for example {inputs.titles[second]}.",
             )
 
@@ -132,7 +132,7 @@ def _alike(x: NDArray[np.float32], found: NDArray[np.int64]) -> NDArray[np.int64
         np.concatenate(one) for one in zip(*(_difference(x, part) for part in parts), strict=True)
     )
     chance = np.sort(ndtr(-below))
-    # Benjamini and Hochberg: the more pairs are alike, the less alike each must be
+    # Benjamini and Hochberg: controls the false discovery rate over the pairs
     passed = np.flatnonzero(chance <= FALSE * np.arange(1, len(chance) + 1) / len(chance))
     limit = chance[passed[-1]] if len(passed) else -1.0
     return found[(ndtr(-below) <= limit) & (share < SHARE)]

@@ -1,4 +1,4 @@
-"""Very many cells: some are enough to learn what cells look like, but the values of all are judged."""
+"""Very many cells: a sample is enough to fit, but the values of all are checked."""
 
 from __future__ import annotations
 
