@@ -230,7 +230,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not(done, inputs, config, tmp_
     told, lines = [], []
     again = run(inputs, tmp_path, config, progress=lambda *one: told.append(one[:2]), tell=lines.append)
     fitted = ": the model is fitted already." if stage == "samples" else "."
-    assert lines[1] == f"Going on in {tmp_path}{fitted}"
+    assert lines[1] == f"Resuming in {tmp_path}{fitted}"
     assert ("geometry slide", 1) not in told  # it went on, not from the start
     one, two = ad.read_h5ad(done.cells), ad.read_h5ad(again.cells)
     np.testing.assert_array_equal(one.obsm["X_gears"], two.obsm["X_gears"])

@@ -1,4 +1,4 @@
-"""The result users hold: places of all cells, how sure each is, and ways into AnnData."""
+"""The result of a reconstruction: coordinates of all cells, their uncertainty, and ways into AnnData."""
 
 from __future__ import annotations
 

@@ -123,11 +123,11 @@ def run(
             store.remove(out.checkpoints)  # a run that was killed after its last result has left them
             return out
         if begun:
-            say(f"Going on in {out.root}" + (": the model is fitted already." if fitted else "."))
+            say(f"Resuming in {out.root}" + (": the model is fitted already." if fitted else "."))
         else:
             say(
                 f"This takes about {duration(cost.seconds)} and {size(cost.peak_bytes)} of memory on this machine "
-                f"when it is idle. If it is stopped, the same command goes on in {out.root}."
+                f"when it is idle. If it is stopped, the same command resumes in {out.root}."
             )
         warnings = [*prepared.warnings, *prepared.foreseen]
         for text in warnings:

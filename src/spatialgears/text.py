@@ -48,8 +48,8 @@ def p_value(value: float) -> str:
     return "< 1e-16" if value < 1e-16 else f"= {value:.1g}"
 
 
-def alike(name: str, names: Iterable[object], most: int = 3) -> list[str]:
-    """Of some names those that differ from ``name`` in case alone, else those spelled most like it."""
+def similar_names(name: str, names: Iterable[object], most: int = 3) -> list[str]:
+    """Names that differ from ``name`` in case only; else those with the most similar spelling."""
     known = list(map(str, names))
     return [one for one in known if one.lower() == name.lower()][:most] or get_close_matches(
         name, known, n=most

@@ -338,8 +338,11 @@ def test_words_for_time_and_size():
     assert [words.size(value) for value in (5e7, 2.5e9)] == ["50 MB", "2.5 GB"]
     assert [words.number(value, "slide") for value in (0, 1, 2000)] == ["0 slides", "1 slide", "2,000 slides"]
     names = ["Pcp4", "Pcp2", "Mbp"]
-    assert words.alike("PCP4", names) == ["Pcp4"] and words.alike("Pcp", names) == ["Pcp4", "Pcp2"]
-    assert words.alike("xyz", names) == []
+    assert words.similar_names("PCP4", names) == ["Pcp4"] and words.similar_names("Pcp", names) == [
+        "Pcp4",
+        "Pcp2",
+    ]
+    assert words.similar_names("xyz", names) == []
 
 
 def test_one_slide_of_two_may_have_places_of_its_own(small_tissue, tmp_path):

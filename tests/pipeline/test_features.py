@@ -120,4 +120,4 @@ def test_cells_are_averaged_with_those_most_like_them(small_model, small_tissue,
     assert averaged.view.pull is not None  # but cells that move towards cells do not move towards spots
     torch.testing.assert_close(averaged[everyone].seen, means, rtol=1e-3, atol=1e-3)
     few = means_of.features(counts[:50], small_config, missing=none)
-    assert few.alike is None
+    assert few.cell_pull is None

@@ -17,7 +17,7 @@ from spatialgears.analysis.imputation import impute
 from spatialgears.analysis.subject import types_column
 from spatialgears.analysis.transfer import transfer
 from spatialgears.errors import InputError
-from spatialgears.text import alike
+from spatialgears.text import similar_names
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -81,7 +81,7 @@ def require_regions(slides: Sequence[AnnData], column: str | None) -> None:
     if column is None or any(column in slide.obs for slide in slides):
         return
     there = list(dict.fromkeys(str(name) for slide in slides for name in slide.obs))
-    near = alike(column, there)
+    near = similar_names(column, there)
     raise InputError(
         f"No slide has the column {column!r} in .obs; there are {lookup.listed(there)}.",
         f"Did you mean {near[0]!r}?"

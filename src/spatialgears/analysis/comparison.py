@@ -41,9 +41,9 @@ def compare(
 ) -> pd.DataFrame:
     """Compare where two samples of cells lie on one slide: before and after, ill and healthy.
 
-    In each draw the cells are drawn anew and moved by their own uncertainty, which gives the intervals. P comes from a
-    permutation test: how often are the layouts of a type as different when its cells are dealt to the samples at random?
-    Layouts are blurred by the uncertainty of each cell first. P says whether they differ, the interval how far.
+    Intervals come from bootstrap samples of the cells, each moved by its own uncertainty. P comes from a permutation test: how
+    often are the layouts of a type as different when its cells are assigned to the samples at random? Layouts are blurred by
+    the uncertainty of each cell first. P says whether they differ, the interval how far.
 
     Parameters
     ----------
@@ -61,11 +61,11 @@ def compare(
     level
         Probability that an interval should hold.
     spatial_key
-        Key of the places of spots.
+        Key of the spots' coordinates.
     radius
-        Column of ``obs`` with 50% radii; None: places are taken as exact.
+        Column of ``obs`` with 50% radii; None: coordinates are taken as exact.
     outside
-        Column of ``obs`` that marks cells no slide supports, which are left out.
+        Column of ``obs`` that marks cells outside the slides' range, which are left out.
     seed
         The same seed gives the same result.
 
@@ -80,9 +80,9 @@ def compare(
 
     Notes
     -----
-    Place both samples in one run, on one map. Two runs each have errors of their own, which all cells of a type share: P
-    then takes them for biology, and a motion of *all cells* is an error of the registration before it is anything else.
-    P takes cells for independent. With one sample of each kind it says that these two samples differ, not that the kinds do.
+    Place both samples in one run, on one map. Each of two runs has errors of its own that all cells of a type share: P then
+    counts these as biology, and a shift of *all cells* is most likely an error of the registration. P assumes that cells are
+    independent. With one sample per condition it says that these two samples differ, not that the conditions do.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def _some(
 
 
 def _draw(parts: Any, rng: np.random.Generator) -> list[NDArray[np.float64]]:
-    """Both samples with cells drawn anew, each moved by its own uncertainty."""
+    """A bootstrap sample of either, each cell moved by its own uncertainty."""
     drawn = []
     for coords, spread in parts:
         rows = rng.integers(len(coords), size=len(coords))
@@ -214,9 +214,9 @@ def _different(
     below = stats.norm.cdf((grid - along[:, None]) / width[:, None, None])  # how much of each cell lies below
     below = below.reshape(len(coords), -1).astype(np.float32)
     share = np.repeat([1 / n_first, -1 / (len(coords) - n_first)], [n_first, len(coords) - n_first])
-    dealt = np.stack([share, *(rng.permutation(share) for _ in range(PERMUTATIONS))]).astype(np.float32)
+    permuted = np.stack([share, *(rng.permutation(share) for _ in range(PERMUTATIONS))]).astype(np.float32)
     step = np.tile((ends[1] - ends[0]) / STEPS, STEPS)
-    found = np.abs(dealt @ below) @ step.astype(np.float32) / DIRECTIONS
+    found = np.abs(permuted @ below) @ step.astype(np.float32) / DIRECTIONS
     as_large = found[1:] >= found[0] * (1 - 1e-5)
     return float(found[0]), float((1 + as_large.sum()) / (1 + PERMUTATIONS))
 

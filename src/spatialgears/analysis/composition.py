@@ -42,14 +42,14 @@ def abundance(
     Parameters
     ----------
     cells
-        Cells with places in ``obsm["X_gears"]`` and types in ``obs[key]``. Cells without a type are left out.
+        Cells with coordinates in ``obsm["X_gears"]`` and types in ``obs[key]``. Cells without a type are left out.
     slide
         Spots with ``obsm[spatial_key]``.
     key
         Column of ``cells.obs``.
     cells_per_spot
         Known totals: one number for every spot, (spots,) numbers such as counts of nuclei, or a column of ``slide.obs`` with
-        them. None: a spot holds as many cells as lie there of those given.
+        them. None: a spot holds as many of the given cells as lie there.
     level
         Probability that an interval should hold.
     n_samples

@@ -1,4 +1,4 @@
-"""Which place on a slide a cell corresponds to: by expression, or by the shapes of both layouts alone."""
+"""Matches of cells with positions on a slide: by expression, or by the shapes of both layouts alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def by_expression(
     layer: str | None,
     seed: int,
 ) -> Matches:
-    """The spots most like each cell and its surroundings, in a space where slide and cells are standardised apart.
+    """The spots most similar to each cell and its surroundings; slide and cells are standardised separately.
 
     A cell is pooled with its nearest in the reconstruction, about as many as a spot holds: its profile is then as
     deep and as mixed as a spot's. Both are standardised by gene, weighted by Moran's I on the slide and projected on

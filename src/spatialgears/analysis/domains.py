@@ -1,4 +1,4 @@
-"""Spatial domains of a reconstruction: communities of its neighbour graph, named, and told from noise."""
+"""Spatial domains of a reconstruction: communities of its neighbour graph, named, and tested against noise."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def spatial_domains(
 ) -> AnnData | None:
     """Divide the cells into spatial domains, name them by cell type, and say which are only noise (section 4).
 
-    Leiden finds communities in any layout, also in one without structure. A domain is *noise* if its cells could
-    as well have been drawn at random: after shuffling the places among the cells, neither does the mean
-    expression of the domain differ from that of all cells as much, nor are its cells as alike.
+    Leiden finds communities in any layout, also in one without structure. A domain is *noise* if its cells could as well have
+    been drawn at random. It is not if, compared with coordinates shuffled among the cells, its mean expression differs more
+    from that of all cells, or its cells are more similar to each other.
 
     Parameters
     ----------
     adata
-        Cells with places in ``obsm[basis]``.
+        Cells with coordinates in ``obsm[basis]``.
     labels
         Column of ``obs`` with cell types, to name each domain by its majority. They play no part in finding it.
     n_neighbors
@@ -63,9 +63,9 @@ def spatial_domains(
     layer
         Where expression is read; default ``X``. Counts are normalised and logged.
     basis
-        Key of the places in ``obsm``.
+        Key of the coordinates in ``obsm``.
     outside
-        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: they get no domain.
+        Column of ``obs`` that marks cells outside the slides' range: they get no domain.
         None: all cells count. Without the column ``"gears_outside"``, all do.
     key_added
         Name of the slots written.
@@ -93,9 +93,8 @@ def spatial_domains(
 
     Notes
     -----
-    Places come from expression here, so that a domain is not noise says that its cells belong together, not that
-    they lie in the right spot. P below ``1 / (n_shuffles + 1)`` is extrapolated: tell it as
-    "smaller than" that.
+    Coordinates come from expression here. That a domain is not noise therefore says that its cells belong together, not that
+    they lie in the right position. P below ``1 / (n_shuffles + 1)`` is extrapolated: report it as "smaller than" that.
     Needs ``pip install "spatialgears[analysis]"``. Time and memory are linear in cells: 20 s for 100,000
     cells and 1,000 genes on one core.
 
@@ -217,7 +216,7 @@ def majority(domain: NDArray[np.int64], named: pd.Categorical, index: pd.Index) 
 def compare(
     domain: NDArray[np.int64], embedding: NDArray[np.float64], index: pd.Index, *, n_shuffles: int, seed: int
 ) -> pd.DataFrame:
-    """How far each domain stands out from the shuffles: by its mean, or by how alike its cells are.
+    """How far each domain stands out from the shuffles: by its mean, or by how similar its cells are.
 
     The shuffles give mean and variance of both statistics. A squared mean follows a gamma law closely, the mean
     square of many cells a normal one; so P can be smaller than one in the number of shuffles.

@@ -47,10 +47,8 @@ AMONG = 10_000  # cells among which similar ones are searched
 NEAREST = 6  # spots that a weight is shared with
 PARTS = 5  # of the genes, kept out one after the other
 SOME_CELLS, SOME_GENES = 3000, 300  # that show how profiles are distributed, and that choose the settings
-PAIRS, FEWEST_SPOTS = (
-    6_000_000,
-    1000,
-)  # most pairs of a cell and a spot by which settings are chosen, and fewest spots
+#: Most pairs of a cell and a spot by which settings are chosen, and fewest spots.
+PAIRS, FEWEST_SPOTS = 6_000_000, 1000
 LIKENESS, PLACE, SHARE = (0.0, 7.0, 14.0, 20.0, 28.0, 40.0), (0.0, 0.03, 0.1, 0.3, 1.0), (0.0, 0.6)
 #: For single cells, in order of preference: likeness and place.
 PREFERRED = ((14.0, 0.3), (14.0, 0.1), (7.0, 1.0), (14.0, 0.03), (14.0, 0.0), (0.0, 1.0))

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GENES = 500  # predicted at once
-LEARNT = 300  # genes that say what score others may expect
-NEAREST = 6  # spots that a place between them is read from
+LEARNT = 300  # genes from which the scores of others are predicted
+NEAREST = 6  # spots from which a position between them is predicted
 
 
 def impute(
@@ -43,20 +43,21 @@ def impute(
     outside: str | None = lookup.OUTSIDE,
     seed: int = 0,
 ) -> AnnData:
-    """Predict genes at the spots of a slide from the cells, and say how far each gene is to be believed.
+    """Predict genes at the spots of a slide from the cells, with a score of how far to trust each gene.
 
     The value at a spot is the mean of the cells' log-normalised expression, weighted by
-    :func:`spatialgears.tl.spot_weights`, and corrected by what the spot shows beyond the mean of these cells in the genes that
-    both have: a regression on the cells says what that means for the gene. Where the slide has values other than counts, such
-    as intensities, normalised counts are read instead of logs if kept-out genes follow the slide better so. The score of a gene
-    that the slide has is the correlation with the slide if it is predicted without itself, less what the model's check on cells
-    shows that places know of genes they were made with. The score of a gene that the slide lacks is what genes as well detected
-    and as reliable reach.
+    :func:`spatialgears.tl.spot_weights`. A regression on the cells corrects it by what the spot shows beyond these cells in the
+    shared genes. If the slide has values other than counts, such as intensities, normalised counts are averaged instead of logs
+    where kept-out genes then follow the slide better.
+
+    The score of a gene on the slide is its correlation with the slide when it is kept out, less the leakage through coordinates
+    that were predicted with it. The score of a gene that the slide lacks is the one that equally well detected and reliable
+    genes reach.
 
     Parameters
     ----------
     cells
-        Cells with places in ``obsm["X_gears"]``, as a run writes them to ``cells.h5ad``.
+        Cells with coordinates in ``obsm["X_gears"]``, as a run writes them to ``cells.h5ad``.
     slide
         Spots with ``obsm[spatial_key]``.
     genes

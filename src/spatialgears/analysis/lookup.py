@@ -17,7 +17,7 @@ from spatialgears.errors import InputError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.io.stored import copied
 from spatialgears.reconstruction import ON_SLIDE
-from spatialgears.text import alike, listed
+from spatialgears.text import listed, similar_names
 from spatialgears.validate.coordinates import at_one_height
 from spatialgears.validate.counts import check_finite, form_of, to_csr, values_of
 
@@ -100,7 +100,7 @@ def slide_key(adata: AnnData, slide: AnnData, basis: str = ON_SLIDE, spatial_key
 def column(adata: AnnData, key: str, name: str = "adata") -> pd.Series:
     """``obs[key]``, or an error that names the columns there are."""
     if key not in adata.obs:
-        near = alike(key, adata.obs.columns)
+        near = similar_names(key, adata.obs.columns)
         raise InputError(
             f"{name} has no obs column {key!r}; there are {listed(adata.obs.columns)}.",
             f"Did you mean {near[0]!r}?"
@@ -174,7 +174,7 @@ def gene_columns(
     names = pd.Index(values_of(adata, layer, name)[1].index.astype(str))
     missing = [gene for gene in genes if gene not in names]
     if missing or not genes:
-        near = alike(missing[0], names) if missing else []
+        near = similar_names(missing[0], names) if missing else []
         raise InputError(
             f"{name} has no gene {listed(missing)}; there are {listed(names)}."
             if missing

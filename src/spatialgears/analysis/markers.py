@@ -108,7 +108,7 @@ def marker_enrichment(
     slide
         Spots with ``obsm[spatial_key]`` and expression.
     cell_type
-        The type whose markers are looked at; a number where types are numbers.
+        The type whose markers are tested; a number where types are numbers.
     labels
         Column of ``adata.obs`` with cell types.
     genes
@@ -123,9 +123,9 @@ def marker_enrichment(
     layer
         Where the slide's expression is read; default ``X``. Counts are normalised and logged.
     basis, spatial_key
-        Keys of the places of cells and spots, in the same frame.
+        Keys of the coordinates of cells and spots, in the same frame.
     outside
-        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: no spot is near them.
+        Column of ``obs`` that marks cells outside the slides' range: no spot is near them.
         None: all cells count. Without the column ``"gears_outside"``, all do.
 
     Returns
@@ -136,7 +136,7 @@ def marker_enrichment(
 
     Notes
     -----
-    The test takes spots for independent. Neighbouring spots are alike, so P is too small for any gene that varies
+    The test takes spots for independent. Neighbouring spots are correlated, so P is too small for any gene that varies
     over the tissue: read it with ``effect``, and against genes that are not markers of the type. Time is linear in
     spots times genes, and hardly grows with cells: 1 s for 3,000 spots, 1,000 genes and 100,000 cells.
 
@@ -172,7 +172,7 @@ def marker_enrichment(
     if not len(cells):
         raise InputError(
             f"Every cell of type {cell_type!r} is marked in obs[{outside!r}].",
-            "Choose another type; outside=None counts them, but their places are not to be trusted.",
+            "Choose another type; outside=None includes them, but their coordinates are not to be trusted.",
         )
     coords = lookup.places(slide, spatial_key, "slide")
     names = lookup.gene_names(slide, layer, "slide")

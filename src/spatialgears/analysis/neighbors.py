@@ -1,4 +1,4 @@
-"""Which cell types are neighbours more often than by chance, given how unsure their places are."""
+"""Which cell types are neighbours more often than by chance, given how uncertain their positions are."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def neighbors_by_type(
 ) -> AnnData | None:
     """Test which cell types are neighbours more, or less, often than by chance.
 
-    Places are not exact. So the neighbours are counted in several layouts, in each of which every cell is moved at
+    Coordinates are uncertain. Neighbours are therefore counted in several layouts, in each of which every cell is moved at
     random by its own uncertainty, and every permutation of the labels is compared with the count in its layout: a
     neighbourhood that depends on uncertain positions is not called significant.
 
     Parameters
     ----------
     adata
-        Cells with places in ``obsm[basis]``.
+        Cells with coordinates in ``obsm[basis]``.
     labels
         Column of ``obs`` with cell types; cells without a label are left out.
     n_neighbors
@@ -53,11 +53,11 @@ def neighbors_by_type(
     n_layouts
         Random layouts.
     radius
-        Column of ``obs`` with the 50% radius of each cell; None: places are taken as exact.
+        Column of ``obs`` with the 50% radius of each cell; None: coordinates are taken as exact.
     basis
-        Key of the places.
+        Key of the coordinates.
     outside
-        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: they are nobody's neighbours.
+        Column of ``obs`` that marks cells outside the slides' range: they are nobody's neighbours.
         None: all cells count. Without the column ``"gears_outside"``, all do.
     seed
         The same seed gives the same result.
@@ -83,8 +83,8 @@ def neighbors_by_type(
     ``connectivity_key="gears_connectivities"`` to ``sq.gr.spatial_autocorr``, and ``spatial_key="X_gears"`` to
     ``sq.gr.co_occurrence`` and ``sq.pl.spatial_scatter``. All of these were tried with squidpy 1.8.
 
-    Cells are moved independently, though errors of nearby cells are alike: neighbourhoods look looser than they
-    are, and the test errs on the side of caution. The labels are permuted over all cells, so that types of one large
+    Cells are moved independently, though errors of nearby cells are correlated: neighbourhoods look looser than
+    they are, and the test is conservative. The labels are permuted over all cells, so that types of one large
     domain are neighbours by this test. Time is linear in cells times permutations: 11 s for 100,000 cells and 500.
 
     Examples

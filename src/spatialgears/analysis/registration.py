@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AMBIGUOUS = 0.9  # cost of the best pose over that of another, above which neither is to be believed
+AMBIGUOUS = 0.9  # cost of the best pose over that of another, above which neither can be trusted
 
 
 def register(
@@ -43,13 +43,13 @@ def register(
 ) -> AnnData | None:
     """Lay the cells on a slide: rotation, reflection, shift, scale, and optionally a smooth deformation.
 
-    Places are intrinsic, that is, meaningful up to their pose. Cells are matched with places on the slide, and
-    the map that most matches agree on is taken; matches far off it are ignored.
+    Coordinates are meaningful only up to rotation, reflection and shift. Cells are matched with positions on the slide, and the
+    map that most matches agree on is taken. Outlying matches are ignored.
 
     Parameters
     ----------
     adata
-        Cells with places in ``obsm[basis]``.
+        Cells with coordinates in ``obsm[basis]``.
     slide
         Spots with ``obsm[spatial_key]``.
     method
@@ -59,19 +59,19 @@ def register(
     matches
         Known matches instead: (m, 2) positions of cells in ``adata`` and of spots in ``slide``.
     scale
-        False: places are in units of this slide's RMS radius, as they are when the model was trained on it. A number:
-        this many units of the slide to one of the places. True: fitted, or the RMS radius if that explains more.
-        Errors in the matches make a fitted scale too small: cells lie nearer to the truth, their layout too tight.
+        False: coordinates are in units of this slide's RMS radius, as they are when the model was trained on it. A number:
+        this many units of the slide per unit of the coordinates. True: fitted, or the RMS radius if that explains more.
+        Errors in the matches make a fitted scale too small: cells lie nearer to the truth, but their layout is too tight.
     deform
-        Bend the layout by a thin-plate spline, where that predicts matches better that were held out.
+        Bend the layout by a thin-plate spline, if that predicts held-out matches better.
     layer
         Where counts are read in both; default ``X``.
     basis, spatial_key
-        Keys of the places.
+        Keys of the coordinates.
     truth_key
-        Key of ``adata.obsm`` with true places in the frame of the slide, where they are known: the error is reported.
+        Key of ``adata.obsm`` with true coordinates in the frame of the slide, if they are known: the error is reported.
     outside
-        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: they are laid on the
+        Column of ``obs`` that marks cells outside the slides' range: they are laid on the
         slide with the others, but are not matched by ``method`` and count in no measure of the fit. None: all cells
         count. Without the column ``"gears_outside"``, all do.
     key_added
@@ -89,7 +89,7 @@ def register(
         (n, 2) float64 places in the slide's frame and units. ``obsm["spatial"]`` is never touched.
     ``uns[key_added]``
         ``matrix`` (2, 2), ``scale``, ``shift`` (2,), with ``scale * X @ matrix + shift`` the rigid part;
-        ``corners`` (2, 2), least and greatest x and y of the spots, by which the slide is known again;
+        ``corners`` (2, 2), smallest and largest x and y of the spots, which identify the slide;
         ``relative_scale``, the scale over the slide's RMS radius; ``mirrored``; ``deformed``; ``pitch`` of the
         spots; and the quality of the fit: ``n_matches``, ``agreement`` (mean weight of the
         matches, 0 to 1), ``residual`` (median distance of a match from its place, in pitches),

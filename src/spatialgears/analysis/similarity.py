@@ -157,7 +157,9 @@ def smooth_deformation(
     ``source`` and ``target`` (n, 2) are matched points in one frame; matches of ``weights`` (n,) 0 are left out. ``rng``
     splits the blocks of the layout into four parts.
     """
-    blocks = grid_cells(source, BLOCKS_ALONG)  # neighbouring matches err alike: whole blocks are held out
+    blocks = grid_cells(
+        source, BLOCKS_ALONG
+    )  # errors of neighbouring matches are correlated: whole blocks are held out
     part = rng.permutation(np.arange(blocks.max() + 1) % 4)[blocks]
     error = np.zeros(len(SMOOTHINGS) + 1)
     for fold in range(4):

@@ -1,4 +1,4 @@
-"""Expression over the reconstruction: smoothed with the uncertainty of places, and its agreement with the slide."""
+"""Expression over the reconstruction: smoothed by the uncertainty of positions, and its agreement with the slide."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spatial_expression(
     """Smooth genes over the reconstruction, and compare their Moran's I with the slide's.
 
     A cell's expression is spread over where the cell may lie, a round Gaussian with the cell's own 50% radius; the
-    value at a place is the mean over all cells, weighted so. Sharp places keep sharp patterns, unsure ones blur.
+    value at a position is the mean over all cells, weighted so. Uncertain positions blur patterns.
 
     Genes that are patterned on the slide should be patterned in the reconstruction, and others should not: the
     agreement of Moran's I over genes is a check of the whole method that needs no labels and no truth.
@@ -48,21 +48,21 @@ def spatial_expression(
     Parameters
     ----------
     adata
-        Cells with places in ``obsm[basis]`` and radii in ``obs``.
+        Cells with coordinates in ``obsm[basis]`` and radii in ``obs``.
     genes
         One gene or many to smooth; None: none, only Moran's I.
     slide
         Spots with ``obsm[spatial_key]``, to compare with.
     radius
-        Column of ``obs`` with the 50% radius of each cell; None: places are taken as exact, up to 1/200 of the tissue.
+        Column of ``obs`` with the 50% radius of each cell; None: coordinates are taken as exact, up to 1/200 of the tissue.
     n_neighbors
         Neighbours for Moran's I.
     layer
         Where expression is read in both; default ``X``. Counts are normalised and logged.
     basis, spatial_key
-        Keys of the places.
+        Keys of the coordinates.
     outside
-        Column of ``obs`` that marks cells no slide supports, whose places are not to be trusted: they neither
+        Column of ``obs`` that marks cells outside the slides' range: they neither
         give nor get a value.
         None: all cells count. Without the column ``"gears_outside"``, all do.
     copy
@@ -82,8 +82,8 @@ def spatial_expression(
 
     Notes
     -----
-    Places come from expression, so Moran's I in the reconstruction is higher than chance for any gene that was
-    used; the order of the genes is what tells. Time is linear in cells and in genes: 3 s for
+    Coordinates come from expression, so Moran's I in the reconstruction is higher than chance for any gene that was
+    used; only the order of the genes is informative. Time is linear in cells and in genes: 3 s for
     100,000 cells, 10 genes smoothed and Moran's I of 1,000.
 
     Examples

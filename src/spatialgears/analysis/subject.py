@@ -15,7 +15,7 @@ from spatialgears.errors import InputError
 from spatialgears.expression.panel import Panel
 from spatialgears.reconstruction import Reconstruction
 from spatialgears.runtime.seeds import numpy_rng
-from spatialgears.text import alike
+from spatialgears.text import similar_names
 from spatialgears.validate.counts import to_csr
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def require_genes(cells: AnnData, genes: Sequence[str]) -> list[str]:
     names = pd.Index(np.asarray(cells.var_names, str))
     missing = [gene for gene in wanted if gene not in names]
     if missing:
-        near = alike(missing[0], names)
+        near = similar_names(missing[0], names)
         raise InputError(
             f"The cells have no gene {', '.join(map(repr, missing[:5]))}.",
             f"Did you mean {' or '.join(map(repr, near))}?"

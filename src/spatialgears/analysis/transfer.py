@@ -50,7 +50,7 @@ def transfer(
     Parameters
     ----------
     cells
-        Cells with places in ``obsm["X_gears"]``, as a run writes them to ``cells.h5ad``.
+        Cells with coordinates in ``obsm["X_gears"]``, as a run writes them to ``cells.h5ad``.
     slide
         One slide or several, with ``obs[key]`` and ``obsm[spatial_key]``. Several are averaged.
     key
@@ -60,7 +60,7 @@ def transfer(
     place, likeness, layer, spatial_key, outside, seed
         As in :func:`spatialgears.tl.spot_weights`. With ``likeness``, labels come from the weights alone.
     basis
-        Key of ``cells.obsm`` with places on the slide, one for each slide; None: the cells are registered.
+        Key of ``cells.obsm`` with coordinates on the slide, one for each slide; None: the cells are registered.
     key_added
         Name of the slots; default ``"gears_" + key``, and ``"gears_slide_" + key`` where that is taken, as "gears_domain" is.
     copy

@@ -14,9 +14,9 @@ from spatialgears.errors import InputError
 if TYPE_CHECKING:
     from anndata import AnnData
 
-#: Of the matrix, about 250 MB; where there would be more, the least of every cell are left out.
+#: Most entries of the matrix, about 250 MB; beyond that, the smallest of every cell are left out.
 ENTRIES = 30_000_000
-FEWEST = 50  # spots that a cell may have at least
+FEWEST = 50  # spots that a cell keeps at least
 NEGLIGIBLE = 0.1  # of an equal share: smaller weights are left out
 
 
@@ -32,30 +32,29 @@ def spot_weights(
     outside: str | None = lookup.OUTSIDE,
     seed: int = 0,
 ) -> sparse.csr_matrix:
-    """For each cell a distribution over the spots of a slide, from its place and from its likeness to the spots.
+    """For each cell, weights of the spots of a slide, from its position and its similarity to the spots.
 
     The weight of a spot is ``exp(likeness * cosine - place * distance^2 / (2 spread^2))``, with the cosine of expression in the
-    shared genes, and the spread of the cell's place from its 50% radius. A cell is averaged with similar cells first.
-    Genes that are kept out decide whether places and likeness can be relied on: read from the cells by the weights, they should
-    follow the slide.
+    shared genes, and the spread of the cell's position from its 50% radius. A cell is averaged with similar cells first.
+    Kept-out genes choose the two strengths: predicted from the cells by the weights, they should follow the slide.
 
     Parameters
     ----------
     cells
-        Cells with places in ``obsm["X_gears"]``, as a run writes them to ``cells.h5ad``.
+        Cells with coordinates in ``obsm["X_gears"]``, as a run writes them to ``cells.h5ad``.
     slide
         Spots with ``obsm[spatial_key]``; the model need not have been fitted on it.
     place, likeness
-        Settings; 0: does not count, 1 for ``place``: as the radii say. None: chosen by kept-out genes.
+        Strengths of position and similarity. 0: not used. 1 for ``place``: as the radii say. None: chosen by kept-out genes.
     basis
-        Key of ``cells.obsm`` with places on this slide, from :func:`spatialgears.tl.register`. None: the cells are registered.
+        Key of ``cells.obsm`` with coordinates on this slide, from :func:`spatialgears.tl.register`. None: cells are registered.
     layer
         Where counts are read in both; default ``X``.
     spatial_key
         Key of the spots' coordinates.
     outside
-        Column of ``cells.obs`` that marks cells no slide supports: their rows are empty. None: all cells count. Without the
-        column ``"gears_outside"``, all do.
+        Column of ``cells.obs`` that marks cells outside the slides' range: their rows are empty. None: all cells count.
+        Without the column ``"gears_outside"``, all do.
     seed
         The same seed gives the same weights.
 
@@ -102,7 +101,7 @@ def weigh(
     averaged: bool = False,
     genes: bool = False,
 ) -> tuple[Evidence, Settings]:
-    """The evidence, and how much place and likeness count: for single cells, or for what is ``averaged`` over them."""
+    """The evidence, and the strengths of position and similarity: for single cells, or for an average over them."""
     for name, value in (("place", place), ("likeness", likeness)):
         if value is not None and not 0 <= value < np.inf:
             raise InputError(
@@ -118,7 +117,7 @@ def weigh(
 
 
 def matrix(evidence: Evidence, settings: Settings, *, seed: int) -> sparse.csr_matrix:
-    """All weights (N, M), without those that hardly count."""
+    """All weights (N, M), without negligible ones."""
     n_cells, n_spots = len(evidence.kept), len(evidence.coords)
     most = min(max(ENTRIES // n_cells, FEWEST), n_spots)
     share, parts, lengths = evidence.on_slide(settings), [], np.zeros(n_cells, np.int64)

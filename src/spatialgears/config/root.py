@@ -20,7 +20,7 @@ from spatialgears.config.settings import (
     setting,
 )
 from spatialgears.errors import ConfigError
-from spatialgears.text import alike
+from spatialgears.text import similar_names
 
 
 class Config(Stage):
@@ -272,7 +272,7 @@ def _explain(error: ValidationError) -> ConfigError:
         field = ".".join(str(part) for part in location) or "config"
         if item["type"] == "extra_forbidden":
             known = list(_model_of(location[:-1]).model_fields)
-            close = _elsewhere(str(location[-1])) or alike(str(location[-1]), known)[:1]
+            close = _elsewhere(str(location[-1])) or similar_names(str(location[-1]), known)[:1]
             hint = f"did you mean {' or '.join(close)}?" if close else f"allowed are {', '.join(known)}"
             lines.append(f"{field}: there is no such key; {hint}")
         else:

@@ -1,4 +1,4 @@
-"""A simulated organ: sections measured in spots, and dissociated cells whose places are known."""
+"""A simulated organ: sections measured in spots, and dissociated cells whose positions are known."""
 
 from __future__ import annotations
 

@@ -16,9 +16,8 @@ from scipy.stats import rankdata
 from spatialgears.expression.normalise import Matrix
 
 DEPTH = 200.0  # of a matched profile, in median depths of the cells: thinning makes the noise, not rounding
-LEAST_SPREAD = (
-    0.3  # smallest coefficient of variation of a gene's rates, which few counts would underestimate
-)
+#: Smallest coefficient of variation of a gene's rates, which few counts would underestimate.
+LEAST_SPREAD = 0.3
 GENES = 500  # made dense at once
 
 

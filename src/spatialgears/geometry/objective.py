@@ -19,9 +19,8 @@ Part = Literal["generator", "refiner", "joint"]
 #: The paper's appendix: weights of the losses that all presets share (those of the generator are ours).
 WEIGHTS = {"score": 1.0, "gram": 1.0, "gram_scale": 0.5, "gen_align": 1.0, "gen_gram": 1.0}
 GATE = 1.0  # in sigma_data,resid: sets with more noise show no structure, and are left out of geometry losses
-OVERLAP_GATE = (
-    1.0  # the paper's appendix: sigma, in the units of the coordinates, below which overlap losses apply
-)
+#: The paper's appendix: sigma, in the units of the coordinates, below which overlap losses apply.
+OVERLAP_GATE = 1.0
 NEIGHBORS = 10  # true neighbours of a point in the neighbourhood losses
 SIGMA_MEMORY = 0.01  # sigma_data,resid follows the generator as a running mean over about 1 / 0.01 batches
 

@@ -29,13 +29,10 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 SLIDE_VIEWS = 200  # minimum number of views per spot before early stopping on left-out slides
-WARMUP, CLIP = (
-    0.1,
-    1.0,
-)  # share of the steps in which the learning rate rises, and largest norm of the gradient
-AS_GOOD = (
-    0.005  # scores on a left-out slide that differ by less count as equal; the shorter training is chosen
-)
+#: Share of the steps in which the learning rate rises, and largest norm of the gradient.
+WARMUP, CLIP = 0.1, 1.0
+#: Scores on a left-out slide that differ by less count as equal; the shorter training is chosen.
+AS_GOOD = 0.005
 
 
 @dataclass(frozen=True)

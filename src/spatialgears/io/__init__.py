@@ -279,12 +279,12 @@ def write_groups(adata: AnnData, path: str | Path, column: str, *, style: str = 
     >>> sg.io.write_groups(cells, "regions.csv", "gears_layer")  # doctest: +SKIP
     """
     from spatialgears.runtime.files import write_atomic
-    from spatialgears.text import alike, not_a_formula
+    from spatialgears.text import not_a_formula, similar_names
 
     if style not in GROUPS:
         raise InputError(f"There is no style {style!r}.", f"Choose one of {', '.join(GROUPS)}.")
     if column not in adata.obs:
-        near = alike(column, adata.obs.columns)
+        near = similar_names(column, adata.obs.columns)
         raise InputError(
             f"The cells have no column {column!r}; there are {_listed(adata.obs.columns, 12)}.",
             f"Did you mean {near[0]!r}?" if near else "Name one of these.",

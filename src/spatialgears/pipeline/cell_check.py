@@ -40,9 +40,8 @@ MOST_CELLS, MOST_SPOTS = 10_000, 1000  # that are looked at; spots of each slide
 MOST_GENES, MOST_SCORED = 2000, 500  # that cells and spots are compared by, and that are predicted
 FEWEST_CELLS, FEWEST_GENES = 100, 10  # fewer have no power
 LEAST_CEILING = 0.2  # if noise allows less than this, single genes say nothing
-MANY_UNMATCHED = (
-    0.2  # share of cells that fit their position no better than others do, from which there is a warning
-)
+#: Share of cells that fit their position no better than others do, from which there is a warning.
+MANY_UNMATCHED = 0.2
 ABOVE_CHANCE = 4.0  # standard deviations of shuffled cells by which the correlation must exceed theirs
 #: Smallest share of the ceiling for each verdict; below the last one the cells do not show the patterns.
 LEVELS: tuple[tuple[float, Verdict], ...] = ((0.5, "good"), (0.3, "fair"), (0.1, "weak"))
@@ -58,11 +57,8 @@ FIGURES = (
     "words",
     "unmatched",
 )
-SHOWN = (
-    0.9,
-    0.5,
-    0.1,
-)  # quantiles of the correlation at which genes are shown: a good, a typical and a poor one
+#: Quantiles of the correlation at which genes are shown: a good, a typical and a poor one.
+SHOWN = (0.9, 0.5, 0.1)
 UNMATCHED = (
     "About {:.0%} of the cells fit their predicted position no better than other cells would, judged by genes that were "
     "masked. They may be empty droplets, debris or doublets, or of a type that the slides lack. Filter the cells more "

@@ -24,8 +24,8 @@ from spatialgears.geometry.features import Features
 from spatialgears.runtime.seeds import numpy_rng, torch_rng
 
 #: Cells among which similar ones are found, the fewest cells that are averaged, and how many are averaged with each.
-AVERAGED, FEWEST_AVERAGED, ALIKE = 4000, 100, 20
-SPOTS_ALIKE = 5  # spots that are averaged: there are fewer of them than of cells
+AVERAGED_AMONG, FEWEST_AVERAGED, CELLS_AVERAGED = 4000, 100, 20
+SPOTS_AVERAGED = 5  # spots that are averaged: there are fewer of them than of cells
 DENSE_CELLS = 4096  # profiles with all their genes at once, where only their embedding is wanted
 
 
@@ -58,7 +58,7 @@ class SpotFeatures:
         if self.embedding_only:
             return Features(None, self.seen(index, generator))
         x = self.views.draw(index, generator)
-        x = Pull.fit(x, average, nearest=SPOTS_ALIKE)(x) if average else x
+        x = Pull.fit(x, average, nearest=SPOTS_AVERAGED)(x) if average else x
         expression = x if self.signal is None else self.signal.of_spots(x, index)
         return Features(expression, None if self.encoder is None else self.encoder.embed(x))
 
@@ -144,7 +144,7 @@ class CellView:
         embedding = None if self.encoder is None else self.encoder.embed(x)
         if config.geometry.inputs == "embedding":
             return Features(None, embedding)
-        moved = x if self.pull is None or alike is not None else self.pull(x)
+        moved = x if self.pull is None or cell_pull is not None else self.pull(x)
         return Features(moved if self.axes is None else moved @ self.axes, embedding)
 
 

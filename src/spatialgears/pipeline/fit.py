@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ANCHORS = 512  # spots per slide whose features are kept, to find the slide's frame among the cells
-MEAN_VIEWS, MEAN_VIEWS_OF = (
-    8,
-    4000,
-)  # views averaged per spot that cells are pulled towards; the most such spots
+#: Views averaged per spot that cells are pulled towards; the most such spots.
+MEAN_VIEWS, MEAN_VIEWS_OF = 8, 4000
 NEAREST_OF = 10_000  # spots, as measured, among which cells find the nearest
 NOISE_CELLS = 2000  # cells that show how much generators differ
 FOOTPRINT = 5000  # spots per slide whose coordinates are kept

@@ -1,4 +1,4 @@
-"""Pictures of places: the reconstruction, the truth beside it, the embedding before and after alignment."""
+"""Maps: the reconstruction, the truth next to it, the embedding before and after alignment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How training went."""
+"""Training curves."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import sparse
 
 from spatialgears.errors import InputError
-from spatialgears.text import alike, listed
+from spatialgears.text import listed, similar_names
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -155,7 +155,7 @@ def _from_adata(adata: AnnData, color: str, layer: str | None) -> tuple[pd.Serie
         )
     if call := _CALLS.get(ALIASES.get(color, color)):
         raise InputError(f"obs has no {ALIASES.get(color, color)!r}.", f"Run {call} first.")
-    near = alike(color, [*adata.obs.columns, *adata.var_names])
+    near = similar_names(color, [*adata.obs.columns, *adata.var_names])
     raise InputError(
         f"No obs column and no gene is called {color!r}. Columns: {listed(adata.obs.columns)}. "
         f"Genes: {listed(adata.var_names)}.",

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
 
 from spatialgears.errors import InputError
-from spatialgears.text import alike
+from spatialgears.text import similar_names
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -184,7 +184,7 @@ def _labels(slide: AnnData, name: str, by: str, spatial_key: str) -> pd.Series |
         sections = found_sections(slide, coordinates_of(slide, spatial_key, name)[0])
         return None if sections is None else sections[0]
     if by not in slide.obs:
-        near = alike(by, slide.obs.columns)
+        near = similar_names(by, slide.obs.columns)
         listed = ", ".join(map(str, slide.obs.columns[:12])) or "no columns"
         raise InputError(
             f"{name}: --split expects a column of .obs, found {by!r}; .obs has {listed}.",
