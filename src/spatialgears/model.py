@@ -349,7 +349,7 @@ class GEARS:
 
     @property
     def checks_(self) -> list[CellCheck | SelfCheck]:
-        """The check on cells by kept-out genes, then the self-checks on spots and slides that were held out."""
+        """The check on cells by kept-out genes, then the self-checks on held-out spots and slides."""
         cells = self.fitted_.cell_check
         return [*([] if cells is None else [cells]), *self.fitted_.checks]
 
@@ -360,7 +360,7 @@ class GEARS:
 
     @property
     def embedding_(self) -> dict[str, Any]:
-        """Stage A's embedding: how well it keeps place beside the reference, and how it mixes; empty without one."""
+        """Scores of stage A's embedding and of the reference, mixing of slides and cells; empty without an embedding."""
         return self.fitted_.embedding
 
     @property

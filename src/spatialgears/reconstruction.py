@@ -31,14 +31,14 @@ GRAPH_NEIGHBORS = 15
 SAMPLE = "X_gears_sample"
 #: Key of ``obsm`` with the cells on the slide they match best; with several slides, a number follows for each.
 ON_SLIDE = "X_gears_slide"
-#: What rests on places begins so, in ``obs``, ``obsm`` and ``uns``.
+#: Prefixes of what rests on the coordinates, in ``obs``, ``obsm`` and ``uns``.
 OF_PLACES = ("X_gears", "gears_")
-#: Columns that every table of places begins with.
+#: Columns that every table of coordinates begins with.
 COLUMNS = ("cell", "x", "y", "radius50", "radius90", "outside")
 #: What each slot holds.
 SLOTS = {
     'obsm["X_gears"]': "predicted coordinates, in units of the training slides' RMS radius; only distances have a meaning",
-    'obsm["X_gears_sample1"], ...': "alternative layouts drawn from the model, laid on X_gears",
+    'obsm["X_gears_sample1"], ...': "alternative layouts drawn from the model, aligned to X_gears",
     'obs["gears_radius50"]': "radius around X_gears that holds the true position with 50% probability, in the same units",
     'obs["gears_uncertainty"]': "the same with 90% probability",
     'obs["gears_outside"]': "True: no slide shows expression like this cell's; do not use its position",
@@ -189,7 +189,7 @@ class Reconstruction:
         return dense_distances(self.coords, memory_gb=memory_gb)
 
     def to_adata(self, adata: AnnData, *, copy: bool = False) -> AnnData:
-        """Write the places into an AnnData with the same cells.
+        """Write the coordinates into an AnnData with the same cells.
 
         Parameters
         ----------
@@ -210,8 +210,8 @@ class Reconstruction:
             the slide that the cells match best, in its own units, and ``uns["X_gears_slide"]`` which slide that is and
             how good the fit is, as :func:`spatialgears.tl.register` says it; with several slides
             ``X_gears_slide1`` and so on have those of each. After a run also ``obs["gears_domain"]`` and
-            ``uns["gears_domain"]``, as :func:`spatialgears.tl.spatial_domains` writes them. What
-            rests on other places (``X_gears...`` and ``gears_...``) goes.
+            ``uns["gears_domain"]``, as :func:`spatialgears.tl.spatial_domains` writes them. Results
+            that rest on other coordinates (``X_gears...`` and ``gears_...``) are removed.
 
         Examples
         --------
@@ -303,7 +303,7 @@ class Reconstruction:
         return {ON_SLIDE: best, **(numbered if len(numbered) > 1 else {})}
 
     def table(self) -> pd.DataFrame:
-        """The places as a table, as ``places.csv`` has them.
+        """The coordinates as a table, as in ``places.csv``.
 
         Returns
         -------
@@ -332,12 +332,12 @@ class Reconstruction:
     def write(
         self, adata: AnnData, path: str | Path, *, source: str | Path | None = None, digest: str | None = None
     ) -> None:
-        """Write the cells with their places to an ``.h5ad`` file, or the places alone to a ``.csv``, whole or not at all.
+        """Write the cells with coordinates to an ``.h5ad`` file, or the coordinates alone to a ``.csv``, whole or not at all.
 
         Parameters
         ----------
         adata
-            The cells, in the order they were given; not modified. If they are on disk, so they stay: the file or zarr
+            The cells, in the order they were given; not modified. If they are on disk, they stay there: the file or zarr
             folder is copied, ``.X`` and layers as they are, and what :meth:`to_adata` adds is added to the copy.
         path
             The file to write. A ``.csv`` holds :meth:`table`. A name that a

@@ -75,11 +75,11 @@ def test_auto_takes_one_pass_while_it_fits(tissue, true_places):
         places, geometry, change(PATCHES, mode="auto", memory_gb=needed / 2, core_cells=100), seed=0
     )
     less = assemble(places, geometry, change(PATCHES, mode="auto", memory_gb=needed / 2), seed=0)
-    assert less.mode == "parts" and "laid on a core of 150" in less.status  # what fits in half the memory
+    assert less.mode == "parts" and "aligned to a core of 150" in less.status  # what fits in half the memory
     assert parts.mode == "parts" and "200 further cells" in parts.status
     assert spearmanr(distances(parts.coords), distances(places)).statistic > 0.999
     scant = assemble(places, geometry, change(PATCHES, mode="auto", memory_gb=needed / 300), seed=0)
-    assert "laid on a core of 64" in scant.status  # fewer than a patch would not show a tissue
+    assert "aligned to a core of 64" in scant.status  # fewer than a patch would not show a tissue
 
 
 @pytest.mark.parametrize(

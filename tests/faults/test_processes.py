@@ -91,7 +91,7 @@ def test_two_processes_place_cells_as_one_does_bit_for_bit(small_model, small_fi
         assert "distributed" not in told
         placed.append(ad.read_h5ad(out))
     one, two = placed
-    assert "50 further cells were laid on a core of 100" in one.uns["gears"]["status"]
+    assert "50 further cells were aligned to a core of 100" in one.uns["gears"]["status"]
     assert np.array_equal(one.obsm["X_gears"], two.obsm["X_gears"])
     assert np.array_equal(one.obs["gears_uncertainty"], two.obs["gears_uncertainty"])
 

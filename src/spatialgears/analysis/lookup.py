@@ -141,7 +141,7 @@ def counted(adata: AnnData, outside: str | None) -> NDArray[np.bool_]:
     if kept.sum() < 3:
         raise InputError(
             f"obs[{outside!r}] marks {(~kept).sum():,} of {len(kept):,} cells: too few are left.",
-            "outside=None counts all of them, but their places are not to be trusted.",
+            "outside=None includes all of them, but their coordinates are not to be trusted.",
         )
     if not kept.all():
         logger.info("%s of %s cells are marked in obs[%r] and left out", (~kept).sum(), len(kept), outside)
@@ -149,17 +149,17 @@ def counted(adata: AnnData, outside: str | None) -> NDArray[np.bool_]:
 
 
 def spreads(adata: AnnData, key: str, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Standard deviation of the place of every cell kept, along each axis, from its 50% radius ``obs[key]``."""
+    """Standard deviation of the position of every cell kept, along each axis, from its 50% radius ``obs[key]``."""
     values = column(adata, key)
     if not pd.api.types.is_numeric_dtype(values):
         raise InputError(
-            f"obs[{key!r}] must hold radii, found text.", "radius=None takes the places as exact."
+            f"obs[{key!r}] must hold radii, found text.", "radius=None takes the coordinates as exact."
         )
     radius = values.to_numpy(np.float64)[kept]
     if np.isnan(radius).all():
         raise InputError(
             f"obs[{key!r}] holds no radii: the model had no spots to learn them from (geometry.crossfit=0, as in paper).",
-            "radius=None takes the places as exact.",
+            "radius=None takes the coordinates as exact.",
         )
     if not (np.isfinite(radius) & (radius >= 0)).all():
         raise InputError(f"obs[{key!r}] must hold radii, finite and not negative.", _ADVICE["X_gears"])

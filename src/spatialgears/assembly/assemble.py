@@ -74,7 +74,7 @@ def assemble(
 
     Notes
     -----
-    Linear in N: what does not fit in one pass is laid on a core of at most ``core_cells`` cells. Patches are all
+    Linear in N: what does not fit in one pass is aligned to a core of at most ``core_cells`` cells. Patches are all
     stitched, whatever their number.
     """
     n_cells = len(features)
@@ -95,7 +95,7 @@ def assemble(
     coords, diagnostics, notes = _one_pass(features, clock, core, seed=seed)
     with clock("extend"):
         coords = extend(features, clock.network, core, coords=coords, seed=seed, progress=progress)
-    notes.append(f"{n_cells - len(core):,} further cells were laid on a core of {len(core):,}.")
+    notes.append(f"{n_cells - len(core):,} further cells were aligned to a core of {len(core):,}.")
     return _finish(coords, "parts", clock, diagnostics=diagnostics, notes=notes)
 
 
@@ -209,7 +209,7 @@ def _finish(
 ) -> Assembly:
     placed = canonical(coords)
     if placed.rms < 1e-9:
-        notes.append("The model puts all cells in one place: it cannot tell them apart.")
+        notes.append("The model puts all cells at one point: it cannot distinguish them.")
     diagnostics = {**diagnostics, "rms_radius": placed.rms}
     return Assembly(placed.coords.astype(np.float32), mode, " ".join(notes), diagnostics, clock.profile())
 

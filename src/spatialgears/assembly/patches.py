@@ -1,7 +1,7 @@
 """Step 2 of section 3.5: overlapping patches that cover all cells and are connected.
 
-A patch is a random walk on the locality graph. A walk with too few different cells goes on from its own cells; only where it
-has been everywhere that it can reach does it go on from another place.
+A patch is a random walk on the locality graph. A walk that found too few different cells continues from its own cells, and
+from another cell only after it has visited everything within reach.
 """
 
 from __future__ import annotations
@@ -163,10 +163,10 @@ def _walks_from(
 def _walk_on(
     graph: sparse.csr_matrix, walks: NDArray[np.int64], deck: NDArray[np.int64], *, seed: int
 ) -> NDArray[np.int64]:
-    """(P, size) different cells: walks that lack some, marked -1, go on from all the cells they have.
+    """(P, size) different cells: walks that lack some, marked -1, continue from all the cells they have.
 
-    A row that found nothing new in a round has been everywhere it can reach. It then also starts from cells of the deck, twice
-    as many each time, so that the rounds are few.
+    A row that found nothing new in a round has visited everything within reach. It then also starts from cells of the deck,
+    twice as many each time, so that the rounds are few.
     """
     rows, size = walks.copy(), walks.shape[1]
     places, again = np.zeros(len(rows), np.int64), 0

@@ -90,7 +90,7 @@ def _show(row: dict[str, float]) -> None:
             [name, float(row[name]), "↑" if higher else "↓", asks]
             for name, (_, higher, asks) in metrics.items()
         ]
-        output.table(title, ["metric", "value", "better", "what it tells"], rows)
+        output.table(title, ["metric", "value", "better", "what it measures"], rows)
 
 
 def _points(adata: AnnData, key: str, name: str, *, option: str) -> np.ndarray:

@@ -95,7 +95,7 @@ def threads(count: int = 0, *, each: int = 0) -> Iterator[int]:
 def side_by_side(
     work: Callable[[int, Progress], T], count: int, *, workers: int, stage: str, progress: Progress = silent
 ) -> list[T]:
-    """``work(i, progress)`` for i = 0 to ``count`` - 1 by so many threads, which tell their progress as one stage.
+    """``work(i, progress)`` for i = 0 to ``count`` - 1 by ``workers`` threads, which report progress as one stage.
 
     If one fails, or the caller is interrupted, the others end at their next step.
     """

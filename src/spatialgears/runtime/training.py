@@ -139,7 +139,7 @@ def train(
     """Train a phase, from its checkpoint in that folder where there is one, and return its history.
 
     The random numbers of a step depend on the seed, the phase and the step alone, so an interrupted run continues from
-    its checkpoint bit for bit (with ``16-mixed`` nearly so: the scale of the loss starts anew). The history has every
+    its checkpoint bit for bit (with ``16-mixed`` nearly so: the loss scale starts again). The history has every
     weighted loss, ``loss`` and, with ``rate``, ``lr`` beside ``step``, as means over windows of steps; and each score
     beside ``<first score>_step``.
     """
