@@ -84,9 +84,9 @@ def _show(report: CheckReport) -> None:
             "genes used at most": report.panel_genes,
             "genes that vary in space": report.spatial_genes,
             "genes of the cells alone that help": report.other_genes,
-            "depth, spot to cell": told["depth_ratio"],
-            "agreement of mean expression": told["agreement"],
-            "agreement of co-expression": told["coexpression"],
+            "depth, spot to cell": shown["depth_ratio"],
+            "agreement of mean expression": shown["agreement"],
+            "agreement of co-expression": shown["coexpression"],
         },
     )
     output.lines(

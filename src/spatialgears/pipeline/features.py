@@ -136,11 +136,11 @@ class CellView:
         *,
         missing: NDArray[np.bool_] | None = None,
         others: OtherCounts | None = None,
-        alike: Pull | None = None,
+        cell_pull: Pull | None = None,
     ) -> Features:
-        """Features of cells with these counts (n, G), moved towards cells ``alike``."""
+        """Features of cells with these counts (n, G); ``cell_pull``, if given, moves them towards the mean of similar cells."""
         x = self.expression(counts, config, missing=missing, others=others)
-        x = x if alike is None else alike(x)
+        x = x if cell_pull is None else cell_pull(x)
         embedding = None if self.encoder is None else self.encoder.embed(x)
         if config.geometry.inputs == "embedding":
             return Features(None, embedding)
@@ -158,7 +158,7 @@ class CellFeatures:
     missing: NDArray[np.bool_]  # (G,) genes that these cells lack
     #: Features of spots, appended to those of the cells: few cells are placed together with spots.
     company: Features | None = None
-    alike: Pull | None = None  # moves cells towards the mean of those most similar to them; None: not at all
+    cell_pull: Pull | None = None  # moves cells towards similar cells; None: not at all
     others: OtherCounts | None = None  # of genes that the slides lack; None: they are not used
 
     def beside(self, spots: Features) -> CellFeatures:
@@ -167,17 +167,17 @@ class CellFeatures:
 
     def as_measured(self) -> CellFeatures:
         """The same cells, not moved towards any spot or cell, nor by genes that spots lack."""
-        return replace(self, view=replace(self.view, pull=None), alike=None, others=None)
+        return replace(self, view=replace(self.view, pull=None), cell_pull=None, others=None)
 
     def averaged(self, share: float) -> CellFeatures:
         """The same cells, each moved by ``share`` towards the mean of its most similar cells in a random sample."""
         n_cells = self.counts.shape[0]
         if not share or n_cells < FEWEST_AVERAGED:
             return self
-        rows = np.sort(numpy_rng(self.config.seed, "alike").permutation(n_cells)[:AVERAGED])
+        rows = np.sort(numpy_rng(self.config.seed, "alike").permutation(n_cells)[:AVERAGED_AMONG])
         others = None if self.others is None else self.others[rows]
         bank = self.view.expression(self.counts[rows], self.config, missing=self.missing, others=others)
-        return replace(self, alike=Pull.fit(bank, share, nearest=ALIKE))
+        return replace(self, cell_pull=Pull.fit(bank, share, nearest=CELLS_AVERAGED))
 
     @property
     def width(self) -> int:
@@ -205,5 +205,5 @@ class CellFeatures:
             return Features.cat([self._of_cells(part) for part in parts])
         others = None if self.others is None else self.others[rows]
         return self.view.features(
-            self.counts[rows], self.config, missing=self.missing, others=others, alike=self.alike
+            self.counts[rows], self.config, missing=self.missing, others=others, cell_pull=self.cell_pull
         )

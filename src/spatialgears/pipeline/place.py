@@ -222,7 +222,7 @@ class _Placing:
         )
 
     def _copies(self) -> NDArray[np.int64]:
-        """A number for every cell, and every spot beside them: the same for cells with equal counts, which have one place."""
+        """A number for every cell and every spot beside them. Cells with equal counts share one, and so a position."""
         others = self.features.others
         more = () if others is None else (others.counts, others.genes)
         keys = cell_keys(self.counts, self.fitted.panel.genes, *more)
