@@ -54,18 +54,19 @@ def test_new_cells_of_the_same_kind_gain_as_much():
 
 
 def test_without_a_share_nothing_moves_and_missing_genes_are_average():
-    _, noisy, counts, names = drawn()
+    truth, noisy, counts, names = drawn()
     model = OtherGenes.fit(counts, names, noisy, 0.0)
     chosen = np.searchsorted(names, model.genes)
     assert torch.equal(model(noisy, counts[:, chosen], np.zeros(len(chosen), dtype=bool)), noisy)
-    every = np.ones(len(chosen), dtype=bool)
     half = OtherGenes.fit(counts, names, noisy, 0.5)
+    some = np.arange(len(chosen)) < 250
+    lacking = counts[:, chosen].tolil()
+    lacking[:, some] = 0
+    without = half(noisy, lacking.tocsr(), some)
+    assert error(without, truth) < 0.7 * error(noisy, truth)  # the other half of the genes still helps
+    assert 0.2 < half.present(some) < 0.8 and half.present(~some) + half.present(some) == pytest.approx(1)
     empty = sparse.csr_matrix((len(noisy), len(chosen)), dtype=np.float32)
-    mean = (half.mean - half.centre @ half.axes @ half.onto).expand_as(
-        noisy
-    )  # genes at their average say this of all cells
-    torch.testing.assert_close(half(noisy, empty, every), torch.lerp(noisy, mean, 0.5))
-    assert half.present(every) == 0 and half.present(~every) == 1
+    assert torch.equal(half(noisy, empty, ~some), noisy)  # nothing is known of such cells
 
 
 def test_too_few_other_genes_are_not_used():

@@ -66,13 +66,17 @@ class OtherGenes:
         return cls(genes[chosen], target, standardiser, centre, axes, onto, x.mean(0), share)
 
     def __call__(self, x: Tensor, counts: sparse.csr_matrix, missing: NDArray[np.bool_]) -> Tensor:
-        """The panel's expression x (n, G) moved to what counts (n, E) predict; ``missing`` genes (E,) are taken as average."""
+        """The panel's expression x (n, G) moved to what counts (n, E) predict; ``missing`` genes (E,) are taken as average.
+
+        Cells without any of these counts stay as they are.
+        """
         z = self.standardiser(dense(log_normalise(counts, self.target * self.present(missing)))).clamp_(
             -CLIP, CLIP
         )
         z[:, torch.from_numpy(missing)] = 0
         predicted = (z - self.centre) @ self.axes @ self.onto + self.mean
-        return torch.lerp(x, predicted, self.share)
+        shown = torch.from_numpy(np.diff(counts.indptr) > 0)
+        return torch.where(shown[:, None], torch.lerp(x, predicted, self.share), x)
 
     def present(self, missing: NDArray[np.bool_]) -> float:
         """Share of the library that genes which are not ``missing`` (E,) make up, by their mean over the cells of the fit."""

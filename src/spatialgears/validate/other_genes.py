@@ -18,6 +18,8 @@ def read_values(
     matrix: Any, one: Genes, genes: NDArray[np.str_], rows: NDArray[np.int64] | None
 ) -> sparse.csr_matrix:
     """Values (n, G) of these genes, which the input has once, of all or some rows (sorted)."""
+    if not len(genes):
+        return sparse.csr_matrix((len(one.obs_names) if rows is None else len(rows), 0), dtype=np.float32)
     alone = ~one.var.index.duplicated(keep=False)  # some other names may repeat
     columns = np.flatnonzero(alone)[one.var.index[alone].get_indexer(genes)]
     with values.readable(one.name):
