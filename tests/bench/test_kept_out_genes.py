@@ -81,21 +81,34 @@ def test_genes_are_read_from_cells_that_a_peer_places(plane, fake):
         kept_out_genes.by_peer(tissue, ["x", "y", "noise"], ["follows x"], fake(name), limits)
         for name in ("noisy", "crash")
     ]
-    done, failed = kept_out_genes.peer_summary([*rows, rows[0]])
-    assert done["mean r"] > 0.8 and done["folds"] == 2 and done["note"] == ""
+    more = [rows[0] | {"task": "another fold"}, rows[0] | {"seed": 1}]
+    done, failed = kept_out_genes.peer_summary([*rows, *more])
+    assert done["mean r"] > 0.8 and done["folds"] == 2 and done["seeds"] == "2" and done["note"] == ""
+    assert done["sd over seeds"] == pytest.approx(0)
     assert failed["mean r"] is None and failed["folds"] == 0 and "upside down" in failed["note"]
 
 
 def test_peers_run_beside_a_preset_and_their_rows_are_kept(small_config, fake, tmp_path, monkeypatch):
-    """A peer that fails on one fold is not run on the next."""
+    """A peer that fails once is not run again; one without randomness is run with one seed."""
     monkeypatch.setattr(kept_out_genes.sets, "SIMULATED", SMALL)
     monkeypatch.setattr(kept_out_genes, "FOLDS", 2)
     monkeypatch.setattr(Request, "config", lambda self, preset: small_config)
     monkeypatch.setattr(
-        Request, "preset_and_peers", lambda self, preset: (preset, [fake("noisy"), fake("crash")])
+        Request,
+        "preset_and_peers",
+        lambda self, preset: (preset, [fake("noisy"), fake("crash"), fake("nans", seeded=False)]),
     )
-    request, told = Request(out=tmp_path, simulated=True, seeds=1), []
+    first = kept_out_genes.run(Request(out=tmp_path, simulated=True, seeds=1), print)
+    assert [row["status"] for row in first.found["peers"]] == ["ok", "failed", "invalid", "ok"]
+    monkeypatch.setattr(
+        Request,
+        "preset_and_peers",
+        lambda self, preset: (preset, [fake("noisy"), fake("layered", seeded=False)]),
+    )
+    request, told = Request(out=tmp_path, simulated=True, seeds=2), []
     outcome = kept_out_genes.run(request, told.append)
-    assert len(told) == 5 and "cells placed by" in outcome.text
-    assert [row["status"] for row in outcome.found["peers"]] == ["ok", "failed", "ok"]
+    assert "cells placed by" in outcome.text
+    ran = [(row["method"], row["seed"]) for row in outcome.found["peers"]]
+    assert ran == [("noisy", 0), ("noisy", 1), ("layered", 0)] * 2
+    assert outcome.found["peers"][0] == first.found["peers"][0]  # it was kept
     assert kept_out_genes.run(request, told.append).found["peers"] == outcome.found["peers"]

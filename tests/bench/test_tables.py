@@ -70,6 +70,17 @@ def test_mean_and_spread_over_seeds():
     assert cells(text, "a")["memory"] == "1.5 GB"
 
 
+def test_methods_without_randomness_have_no_number_of_seeds():
+    rows = [row("novoSpaRc", spearman=0.8), row("kNN on PCA", spearman=0.8), row("STEM", spearman=0.8)]
+    text = table(rows)
+    found = [cells(text, one["method"])["seeds"] for one in rows]
+    assert found == ["deterministic", "deterministic", "1"]
+    tissue = [row("novoSpaRc", spearman=0.8, seed=seed) | {"task": "simulated"} for seed in (0, 1)]
+    assert cells(table(tissue), "novoSpaRc")["seeds"] == "2"  # each seed is another tissue
+    timeout = [row("novoSpaRc", status="timeout", reason="too slow")]
+    assert cells(table(timeout), "novoSpaRc")["seeds"] == "0"
+
+
 def test_failures_stand_in_the_table_with_their_reason():
     rows = [row("a", spearman=0.8), row("b", status="timeout", reason="did not finish in 60 s | really")]
     found = cells(table(rows), "b")

@@ -30,7 +30,7 @@ from spatialgears.bench.presets import title
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Outcome, Request, Tell
 from spatialgears.bench.store import Row, Store
-from spatialgears.bench.tables import plain_table
+from spatialgears.bench.tables import plain_table, seeds_of
 from spatialgears.config import Config
 from spatialgears.datasets import Tissue
 from spatialgears.errors import RunError
@@ -63,10 +63,14 @@ def run(request: Request, tell: Tell) -> Outcome:
             if seed == 0:
                 by_gene |= dict(zip(kept_out, row["by gene"], strict=True))
                 patterns.append(predicted)
-        failed = {row["method"] for row in of_peers if row["status"] != "ok"}
-        for peer in (peer for peer in peers if peer.name not in failed):  # one fold says why
-            parts = ("kept-out genes", name, list(kept_out), peer.identity())
-            row = store.once(*parts, make=partial(by_peer, tissue, genes, kept_out, peer, request.limits))
+        for peer, seed in ((peer, seed) for peer in peers for seed in range(request.seeds)):
+            if seed and not peer.seeded:
+                continue
+            if any(row["method"] == peer.name and row["status"] != "ok" for row in of_peers):
+                continue  # one run says why
+            parts = ("kept-out genes", name, list(kept_out), peer.identity(), *([seed] if seed else []))
+            make = partial(by_peer, tissue, genes, kept_out, peer, request.limits, seed=seed)
+            row = store.once(*parts, make=make)
             tell(f"  {line_of(row)}")
             of_peers.append(row)
     found = summary(table)
@@ -122,7 +126,13 @@ def measured(
 
 
 def by_peer(
-    tissue: Tissue, genes: Sequence[str], kept_out: Sequence[str], peer: Method, limits: Limits
+    tissue: Tissue,
+    genes: Sequence[str],
+    kept_out: Sequence[str],
+    peer: Method,
+    limits: Limits,
+    *,
+    seed: int = 0,
 ) -> Row:
     """The row of a peer that places the cells by ``genes``; its score is the mean correlation of the kept-out ones."""
     (slide,), cells = tissue.slides, tissue.cells
@@ -134,23 +144,27 @@ def by_peer(
 
     task = Task("kept-out genes", kept_out[0], [slide[:, genes].copy()], cells[:, genes].copy(), score)
     with temporary_folder("kept-out-genes") as folder:
-        row, _ = run_one(task, peer, TaskFiles(task, folder), seed=0, limits=limits)
+        row, _ = run_one(task, peer, TaskFiles(task, folder), seed=seed, limits=limits)
     if row["status"] == "killed":  # that says nothing about the method
         raise RunError(f"{peer.name} {row['reason']}.")
     return {"experiment": "kept-out-genes", **row}
 
 
 def peer_summary(rows: Sequence[Row]) -> list[Row]:
-    """Mean correlation and seconds of each peer over the folds that it placed, and why others are missing."""
+    """Mean correlation of each peer over its folds and seeds, its spread over seeds, and why others are missing."""
     table = []
     for name in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == name]
         done = [row for row in own if row["status"] == "ok"]
+        seeds = sorted({row["seed"] for row in done})
+        means = [np.mean([row["metrics"]["r"] for row in done if row["seed"] == seed]) for seed in seeds]
         table.append(
             {
                 "cells placed by": name,
-                "mean r": float(np.mean([row["metrics"]["r"] for row in done])) if done else None,
-                "folds": len(done),
+                "mean r": float(np.mean(means)) if done else None,
+                "sd over seeds": float(np.std(means)) if len(seeds) > 1 else None,
+                "folds": len({row["task"] for row in done}),
+                "seeds": seeds_of(done),
                 "seconds": float(np.mean([row["seconds"] for row in done])) if done else None,
                 "GB": max((row["peak_gb"] for row in done), default=None),
                 "note": "; ".join(sorted({row["reason"] for row in own} - {""})),

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from spatialgears.bench.methods import REFERENCES
+from spatialgears.bench.peers import PEERS
 from spatialgears.bench.store import Row
 
 #: The ten metrics of the paper's Table 1.
@@ -66,8 +68,17 @@ def table(rows: Sequence[Row], *, columns: Sequence[str] | None = None) -> str:
         cells = [_cell(name, done, bold=method in best[name]) for name in columns]
         time = f"{np.mean(seconds):.0f} s" if seconds else NONE
         space = f"{max(memory):.1f} GB" if memory else NONE
-        lines.append([method, *cells, time, space, len(done), _note(group)])
+        lines.append([method, *cells, time, space, seeds_of(done), _note(group)])
     return _markdown(titles, lines)
+
+
+def seeds_of(done: Sequence[Row]) -> str:
+    """How many seeds a method ran with; ``"deterministic"`` if a seed changes neither it nor its data."""
+    fixed = {peer.title for peer in PEERS.values() if not peer.seeded}
+    fixed |= {reference.name for reference in REFERENCES.values() if not reference.seeded}
+    if done and all(row["method"] in fixed and not row["task"].startswith("simulated") for row in done):
+        return "deterministic"
+    return f"{len({row['seed'] for row in done})}"
 
 
 def standing(rows: Iterable[Row], *, method: str = "GEARS default") -> str:
