@@ -108,9 +108,8 @@ class CellView:
     axes: Tensor | None  # (G, k) the directions of the spatial signal; None: all genes
     pull: Pull | None  # moves cells a little towards similar spots; None: not at all
     encoder: Encoder | None  # stage A's encoder, where its embedding is used
-    other_genes: OtherGenes | None = (
-        None  # what genes that the slides lack say of the panel; None: they are not used
-    )
+    #: Predicts the panel from genes that the slides lack; None: they are not used.
+    other_genes: OtherGenes | None = None
 
     def expression(
         self,

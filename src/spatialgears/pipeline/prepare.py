@@ -64,6 +64,8 @@ class Prepared:
         stored = sum(one.nnz for one in self.inputs.slides)
         if self.inputs.cells is not None:
             stored += round(self.inputs.cells.nnz * n_cells / given)
+        if self.inputs.others is not None:
+            stored += self.inputs.others.nnz
         return predict_cost(
             sum(one.shape[0] for one in self.inputs.slides),
             n_cells,
