@@ -66,9 +66,9 @@ def tried(task: Task, model: Callable[[], GEARS]) -> Row:
     own = model()
     counts, missing, _ = validate_cells(task.cells, own.panel_.genes, own.panel_.weights)
     score = partial(_scored, own, counts, missing=missing, truth=task.truth)
-    rows = []
+    rows, as_run = [], score(own.fitted_)
     for setting, values in variants(own.fitted_).items():
-        rows.append({"setting": setting, "value": AS_RUN, **score(own.fitted_)})
+        rows.append({"setting": setting, "value": AS_RUN, **as_run})
         rows += [{"setting": setting, "value": value, **score(one)} for value, one in values.items()]
     return {"tried": rows}
 

@@ -201,7 +201,7 @@ COMPARISONS = (
     ),
     Comparison(
         "donor-limits",
-        "what limits cells of another donor: with the counts of their true neighbours, or from every cell of the other",
+        "what limits cells of another donor: with the counts of their true neighbours, or from single cells of the other",
         sets.DONOR_LIMITS,
         ("default",),
         ("spearman", "edge_auc", "shell_f1"),

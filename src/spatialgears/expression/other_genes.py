@@ -47,7 +47,7 @@ class OtherGenes:
         Of all genes those are taken that vary most with the principal components of the panel: thousands of others carry
         noise, or differences between cells that have nothing to do with genes of the panel.
         """
-        if counts.shape[1] < FEWEST or counts.shape[0] < 2 * AXES:
+        if not enough(counts):
             return None
         logs = log_normalise(counts, typical_depth(counts))
         spread = Standardiser.fit(logs).std.numpy() ** 2
@@ -109,6 +109,11 @@ class OtherGenes:
             mean=tensors["panel_mean"],
             share=share,
         )
+
+
+def enough(counts: sparse.csr_matrix) -> bool:
+    """Whether counts (n, E) show enough cells and other genes to learn from."""
+    return counts.shape[1] >= FEWEST and counts.shape[0] >= 2 * AXES
 
 
 def _components(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from spatialgears.config import Config
 from spatialgears.expression.matching import matched_counts
-from spatialgears.expression.other_genes import FEWEST, MOST
+from spatialgears.expression.other_genes import MOST, enough
 from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, Panel, build_panel
 from spatialgears.pipeline.cost import Cost, predict_cost
 from spatialgears.pipeline.foreseen import foreseen
@@ -116,9 +116,10 @@ def prepare(inputs: ValidInputs, config: Config) -> Prepared:
 def _others(inputs: ValidInputs, config: Config) -> sparse.csr_matrix | None:
     """Counts (n, E) of cells that are not empty in genes that the slides lack, where they are enough to be used."""
     wanted = config.expression.other_genes > 0 and config.geometry.inputs != "embedding"
-    if not wanted or inputs.others is None or inputs.others.shape[1] < FEWEST:
+    if not wanted or inputs.others is None:
         return None
-    return inputs.others[np.flatnonzero(~inputs.empty_cells)]
+    others = inputs.others[np.flatnonzero(~inputs.empty_cells)]
+    return others if enough(others) else None
 
 
 def as_counts(inputs: ValidInputs) -> ValidInputs:

@@ -66,7 +66,10 @@ def row_order(
     other_genes: NDArray[np.str_] | None = None,
 ) -> NDArray[np.int64]:
     """The cells (n,) in their canonical order, by the panel's genes first; equal ones stay as they are."""
-    return np.lexsort((cell_keys(counts, genes, others, other_genes), row_keys(counts, genes)))
+    keys = row_keys(counts, genes)
+    if others is None or other_genes is None:
+        return np.argsort(keys, kind="stable")
+    return np.lexsort((keys + row_keys(others, other_genes), keys))
 
 
 def set_key(counts: sparse.csr_matrix) -> np.int64:
