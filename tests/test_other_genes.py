@@ -54,6 +54,9 @@ def test_cells_that_lack_most_of_them_are_placed_by_the_panel(model, tissue, sli
     assert np.isfinite(model.reconstruct(panel_only).coords).all()
     some = model.fitted_.view.other_genes.genes[:20]
     fewer = tissue.cells[:, ~tissue.cells.var_names.isin(some)].copy()
+    assert model.reconstruct(tissue.cells).cell_check is model.fitted_.cell_check
+    for one in (panel_only, fewer):  # placed by less than the cells of the fit were, so checked again
+        assert model.reconstruct(one).cell_check is not model.fitted_.cell_check
     found = others(model, fewer)
     np.testing.assert_array_equal(found.missing, np.isin(found.genes, some))
     near = metrics.spearman(model.reconstruct(fewer).coords, model.reconstruct(tissue.cells).coords)

@@ -284,7 +284,7 @@ class GEARS:
             )
             placed = placed.as_given(order, fitted)
             placed.diagnostics["threads"] = fitted.threads
-            check = fitted.cell_check if known else None
+            check = fitted.cell_check if known and fitted.shown_all(others) else None
             if check is None:
                 check = check_cells(fitted, counts, config, missing=missing, others=others, progress=callback)
         placed = radii.calibrated(placed, fitted, check, cells_from=whose)

@@ -143,6 +143,10 @@ class Fitted:
             return None
         return OtherCounts(counts, used.genes, missing)
 
+    def shown_all(self, others: OtherCounts | None) -> bool:
+        """Whether cells show, with these counts, all that the cells of the fit showed of other genes."""
+        return self.view.other_genes is None or (others is not None and not others.missing.any())
+
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, by name, for a model folder."""
         tensors = flatten("network", self.network.state_dict())
