@@ -43,26 +43,38 @@ def test_radii_grow_by_one_factor_to_the_error_of_the_check(cells_from):
     narrow = placement(0.1)
     found = radii.calibrated(narrow, fitted(), CHECK, cells_from=cells_from)
     factor = found.diagnostics["widened"]
-    assert np.median(found.radius50) == pytest.approx(radii.expected_error(CHECK), rel=1e-5)
-    for name in ("radius50", "radius90"):
-        np.testing.assert_allclose(getattr(found, name), factor * getattr(narrow, name), rtol=1e-5)
+    shorter = radii.HELD_OUT if cells_from == "same-donor" else 1
+    assert np.median(found.radius50) == pytest.approx(shorter * radii.expected_error(CHECK), rel=1e-5)
+    np.testing.assert_allclose(found.radius50, shorter * factor * narrow.radius50, rtol=1e-5)
+    np.testing.assert_allclose(found.radius90, factor * narrow.radius90, rtol=1e-5)
     assert found.diagnostics["spacing"] == 0 and "widened" not in narrow.diagnostics
     assert f"check on cells widened them {factor:.1f}-fold" in radii.words(fitted(), found.diagnostics)
 
 
 @pytest.mark.parametrize("check", [CHECK, replace(CHECK, r=0.79), UNKNOWN])
-def test_radii_never_shrink(check):
+def test_the_check_never_narrows_radii(check):
     wide = placement(2.0)
-    found = radii.calibrated(wide, fitted(), check, cells_from="same-donor")
+    found = radii.calibrated(wide, fitted(left_out=2, donors=2), check, cells_from="unknown")
     assert found.diagnostics["widened"] == 1
     np.testing.assert_array_equal(found.radius50, wide.radius50)
+
+
+@pytest.mark.parametrize("donors", [1, 2])
+def test_of_own_cells_only_the_50_percent_radii_are_shortened(donors):
+    wide, model = placement(2.0), fitted(donors=donors, left_out=0)
+    own, other = (
+        radii.calibrated(wide, model, CHECK, cells_from=whose) for whose in ("same-donor", "other-donor")
+    )
+    np.testing.assert_allclose(own.radius50, radii.HELD_OUT * wide.radius50, rtol=1e-6)
+    np.testing.assert_array_equal(own.radius90, wide.radius90)
+    np.testing.assert_array_equal(other.radius50, wide.radius50)
 
 
 def test_without_a_check_cells_of_another_donor_get_the_fixed_factor():
     narrow = placement(0.1)
     for cells_from, factor in (("same-donor", 1.0), ("other-donor", radii.WIDER), ("unknown", radii.WIDER)):
         found = radii.calibrated(narrow, fitted(), UNKNOWN, cells_from=cells_from)
-        np.testing.assert_allclose(found.radius50, factor * narrow.radius50, rtol=1e-6)
+        np.testing.assert_allclose(found.radius90, factor * narrow.radius90, rtol=1e-6)
         assert ("1.7-fold" in radii.words(fitted(), found.diagnostics)) == (factor > 1)
     left = radii.calibrated(narrow, fitted(donors=2, left_out=2), UNKNOWN, cells_from="unknown")
     np.testing.assert_array_equal(left.radius50, narrow.radius50)
@@ -71,7 +83,8 @@ def test_without_a_check_cells_of_another_donor_get_the_fixed_factor():
 def test_the_slides_own_donors_have_the_radii_of_held_out_spots():
     wide, good = placement(0.1), replace(CHECK, r=0.8)
     own = radii.calibrated(wide, fitted(donors=2, left_out=2), good, cells_from="same-donor")
-    np.testing.assert_allclose(own.radius50, wide.radius50 / 2)
+    np.testing.assert_allclose(own.radius90, wide.radius90 / 2)
+    np.testing.assert_allclose(own.radius50, radii.HELD_OUT * wide.radius50 / 2)
     other = radii.calibrated(wide, fitted(donors=2, left_out=2), good, cells_from="other-donor")
     np.testing.assert_allclose(other.radius50, wide.radius50)
 
