@@ -20,7 +20,7 @@ def test_every_value_places_cells_anew_and_the_model_stays_as_it_was(task, small
     rows = choices.tried(task, lambda: small_model)["tried"]
     np.testing.assert_array_equal(small_model.reconstruct(task.cells).coords, before)
     by_setting = {row["setting"] for row in rows}
-    assert {"search radius", "cells averaged"} <= by_setting
+    assert {"search radius", "one spot each", "cells averaged"} <= by_setting
     for setting in by_setting:
         values = {row["value"]: row for row in rows if row["setting"] == setting}
         assert choices.AS_RUN in values and len({row["r"] for row in values.values()}) > 1
@@ -40,3 +40,5 @@ def test_the_table_takes_the_value_of_the_largest_r_in_each_seed():
     assert (found["as run"], found["chosen by genes"], found["at best"]) == pytest.approx((0.5, 0.55, 0.85))
     assert (found["gain"], found["sd of gain"]) == pytest.approx((0.05, 0.05))
     assert found["genes chose"] == "1, as run"
+    values = {row["value"]: row for row in choices.every_value(rows)}
+    assert values[1] == pytest.approx({"set": "a", "setting": "s", "value": 1, "r": 0.3, "spearman": 0.7})

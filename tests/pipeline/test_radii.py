@@ -1,4 +1,4 @@
-"""Radii that hold for cells: wider where the check on them is poor, never narrower than what was left out says."""
+"""Radii that hold for cells: wider where the check on them is poor; the check never narrows them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A run chooses the search radius of similar spots by held-out spots, how far cells are averaged by the agreement of co-expression
 or by left-out donors, and how far cells are pulled towards similar spots by a constant. With the same model, each of these is
-varied, and the check on cells is made for every value. Gene weights change training, so they are not tried.
+varied, and the check on cells is made for every value. Beside them stand cells at one spot each, which no run chooses. Gene
+weights change training, so they are not tried.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from scipy import sparse
 
 from spatialgears.bench import sets
 from spatialgears.bench.fitted import fitted, tasks_of
+from spatialgears.bench.one_position import at_one_position
 from spatialgears.bench.presets import title
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Outcome, Request, Tell
@@ -57,7 +59,8 @@ def run(request: Request, tell: Tell) -> Outcome:
     table = summary(found)
     seeds = f"{request.seeds} seed{'s' if request.seeds > 1 else ''}"
     text = f"### choices: by kept-out genes of the cells, {title(preset, config)}, {seeds}\n\n{plain_table(table)}\n"
-    return Outcome(text, {"summary": table, "rows": found})
+    values = every_value(found)
+    return Outcome(f"{text}\n{plain_table(values)}\n", {"summary": table, "values": values, "rows": found})
 
 
 def tried(task: Task, model: Callable[[], GEARS]) -> Row:
@@ -73,11 +76,15 @@ def tried(task: Task, model: Callable[[], GEARS]) -> Row:
     return {"tried": rows}
 
 
-def variants(state: Fitted) -> Mapping[str, Mapping[float, Fitted]]:
+def variants(state: Fitted) -> Mapping[str, Mapping[float | str, Fitted]]:
     """Models that differ from a fitted one in one setting."""
-    found: dict[str, dict[float, Fitted]] = {}
+    found: dict[str, dict[float | str, Fitted]] = {}
     if state.network.nearest is not None:
         found["search radius"] = {reach: _searching(state, reach) for reach in REACHES}
+        found["one spot each"] = {
+            "most similar": at_one_position(state, balanced=False),
+            "balanced": at_one_position(state, balanced=True),
+        }
     found["cells averaged"] = {average: _averaging(state, average) for average in AVERAGES}
     pull = state.view.pull
     if pull is not None and not state.average:
@@ -110,6 +117,16 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
                 "genes chose": ", ".join(str(row["value"]) for row in genes),
             }
         )
+    return table
+
+
+def every_value(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """For each set, setting and value, the mean over seeds of the kept-out genes' r and of the true Spearman."""
+    table = []
+    for key in dict.fromkeys((row["set"], row["setting"], row["value"]) for row in rows):
+        own = [row for row in rows if (row["set"], row["setting"], row["value"]) == key]
+        means = {name: float(np.mean([row[name] for row in own])) for name in ("r", "spearman")}
+        table.append({**dict(zip(("set", "setting", "value"), key, strict=True)), **means})
     return table
 
 

@@ -2,8 +2,9 @@
 
 The genes that slide and cells share are split into folds. Cells are placed by the genes of the other folds. Each position of
 the slide then gets the mean of the cells placed nearest to it, for every gene that was kept out, and that prediction is
-correlated with the measurement over positions. Beside it stand the same reading from cells at their most similar position, at
-the mean of their twenty most similar positions, from similarity alone, and from cells that peers place.
+correlated with the measurement over positions. Beside it stand the same reading from cells that our networks put at one
+position each, balanced over the slide; from cells at their most similar position, at the mean of their twenty most similar
+positions, from similarity alone, and from cells that peers place.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from spatialgears.bench.comparisons import line_of
 from spatialgears.bench.files import TaskFiles
 from spatialgears.bench.harness import Limits, run_one
 from spatialgears.bench.methods import Method
+from spatialgears.bench.one_position import balanced
 from spatialgears.bench.presets import title
 from spatialgears.bench.protocols import Task
 from spatialgears.bench.request import Outcome, Request, Tell
@@ -106,6 +108,9 @@ def measured(
     positions = np.asarray(slide.obsm["spatial"], dtype=np.float64)
     read = partial(_read, values=own)
     predictions = {OURS: read(placed.coords, placed.slides[0])}
+    if model.fitted_.network.nearest is not None:
+        single = balanced(model).reconstruct(given)
+        predictions["placed cells, balanced over single positions"] = read(single.coords, single.slides[0])
     predictions["cells shuffled"] = _read(
         placed.coords, placed.slides[0], values=numpy_rng(config.seed, "shuffled").permutation(own)
     )
