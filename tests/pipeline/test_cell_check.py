@@ -7,7 +7,8 @@ import pytest
 from scipy import sparse
 
 from spatialgears.pipeline import cell_check as check
-from spatialgears.pipeline.cell_check import CheckedSlide, correlations
+from spatialgears.pipeline import gene_reading
+from spatialgears.pipeline.gene_reading import CheckedSlide, correlations
 
 
 class Tissue:
@@ -31,9 +32,9 @@ class Tissue:
         self.morans_i = np.linspace(0.9, 0.1, n_genes)
         self.names = [f"g{i}" for i in range(n_genes)]
 
-    def read(self, coords: np.ndarray, *, spots: np.ndarray | None = None, **kwargs) -> check.Reading:
+    def read(self, coords: np.ndarray, *, spots: np.ndarray | None = None, **kwargs) -> gene_reading.Reading:
         where = self.spots if spots is None else spots
-        return check.read_kept_out(
+        return gene_reading.read_kept_out(
             lambda mask: (coords, [where]), self.expression, [self.slide], self.morans_i, seed=0, **kwargs
         )
 
@@ -88,7 +89,7 @@ def test_every_gene_is_masked_once_and_a_missing_one_always(tissue):
 
     missing = np.arange(42) == 3
     args = (place, tissue.expression, [tissue.slide], tissue.morans_i)
-    found = check.read_kept_out(*args, missing=missing, seed=0)
+    found = gene_reading.read_kept_out(*args, missing=missing, seed=0)
     assert np.sum(masks, axis=0).tolist() == [7 if gene == 3 else 1 for gene in range(42)]
     assert len(found.genes) == 21 and 3 not in found.genes
     assert found.genes.tolist() == [
@@ -143,7 +144,7 @@ def test_a_share_of_noise_among_the_cells_is_counted_and_warned_of(share):
 
 def test_parts_are_balanced_by_how_spatial_genes_are():
     morans_i = np.random.default_rng(0).uniform(size=30)
-    part = check.balanced_parts(morans_i, 7, seed=1)
+    part = gene_reading.balanced_parts(morans_i, 7, seed=1)
     ranked = part[np.argsort(-morans_i)]
     for start in range(0, 28, 7):
         assert sorted(ranked[start : start + 7]) == list(range(7))
@@ -157,11 +158,11 @@ def test_direct_mapping_does_not_see_masked_genes(tissue):
         seen.append(arrays)
         return check_soft(*arrays)
 
-    check_soft = check.soft_mapping
+    check_soft = gene_reading.soft_mapping
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "soft_mapping", soft)
+        patch.setattr(gene_reading, "soft_mapping", soft)
         masks = []
-        check.read_kept_out(
+        gene_reading.read_kept_out(
             lambda mask: (masks.append(mask), (tissue.cells, [tissue.spots]))[1],
             tissue.expression, [tissue.slide], tissue.morans_i, seed=0,
         )  # fmt: skip
@@ -175,7 +176,7 @@ def test_direct_mapping_does_not_see_masked_genes(tissue):
 def test_soft_mapping_weighs_similar_cells_most():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 30)).astype(np.float32)
-    weights = check.soft_mapping(x @ x.T, (x**2).sum(1), (x**2).sum(1))
+    weights = gene_reading.soft_mapping(x @ x.T, (x**2).sum(1), (x**2).sum(1))
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-5)
     assert (weights.argmax(1) == np.arange(40)).all()
 
@@ -187,7 +188,7 @@ def test_the_noise_ceiling_is_what_the_true_rates_reach():
     depth = np.full((3000, 1), rates.sum(1).mean())
     measured = np.log1p(counts / counts.sum(1, keepdims=True) * depth)
     reached = correlations(measured, np.log1p(rates / rates.sum(1, keepdims=True) * depth))
-    found = check.noise_ceiling(sparse.csr_matrix(counts), target=float(depth[0, 0]), seed=0)
+    found = gene_reading.noise_ceiling(sparse.csr_matrix(counts), target=float(depth[0, 0]), seed=0)
     np.testing.assert_allclose(found[4:], reached[4:], atol=0.04)
     assert found[0] < 0.35  # a gene without signal
 
@@ -197,9 +198,9 @@ def test_the_ceiling_of_values_that_are_not_counts():
     coords = rng.uniform(size=(4000, 2))
     smooth = np.sin(6 * coords[:, 0])
     values = np.column_stack([smooth, smooth + smooth.std() * rng.normal(size=4000), rng.normal(size=4000)])
-    found = check.smooth_ceiling(values, coords)
+    found = gene_reading.smooth_ceiling(values, coords)
     np.testing.assert_allclose(found, [1, np.sqrt(0.5), 0], atol=0.12)
-    assert check.smooth_ceiling(np.ones((10, 1)), coords[:10]).tolist() == [0]
+    assert gene_reading.smooth_ceiling(np.ones((10, 1)), coords[:10]).tolist() == [0]
 
 
 def test_few_genes_or_noise_are_not_judged(tissue):

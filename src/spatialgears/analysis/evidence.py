@@ -29,8 +29,8 @@ from spatialgears.errors import InputError
 from spatialgears.expression.normalise import STD_FLOOR, log_normalise
 from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, morans_i, typical_depth
 from spatialgears.metrics.points import spot_pitch
-from spatialgears.pipeline.cell_check import NEAREST as NEAREST_CELLS
-from spatialgears.pipeline.cell_check import balanced_parts, correlations, most_spatial, nearest_cells
+from spatialgears.pipeline.gene_reading import NEAREST as NEAREST_CELLS
+from spatialgears.pipeline.gene_reading import balanced_parts, correlations, most_spatial, nearest_cells
 from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:

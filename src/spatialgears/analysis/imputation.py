@@ -16,7 +16,7 @@ from spatialgears.analysis import lookup
 from spatialgears.analysis.evidence import CHUNK, Evidence, Settings, Trial, compared, corrected
 from spatialgears.analysis.weights import matrix, weigh
 from spatialgears.errors import InputError
-from spatialgears.pipeline.cell_check import correlations
+from spatialgears.pipeline.gene_reading import correlations
 from spatialgears.runtime.seeds import numpy_rng
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from spatialgears.config import Config
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.expression.panel import WHOLE_TRANSCRIPTOME, morans_i, typical_depth
 from spatialgears.model import GEARS
-from spatialgears.pipeline.cell_check import NEAREST, correlations, nearest_cells, soft_mapping
+from spatialgears.pipeline.gene_reading import NEAREST, correlations, nearest_cells, soft_mapping
 from spatialgears.runtime.seeds import numpy_rng
 from spatialgears.validate.counts import form_of
 

@@ -38,7 +38,7 @@ from spatialgears.datasets import Tissue
 from spatialgears.errors import RunError
 from spatialgears.expression.normalise import log_normalise
 from spatialgears.model import GEARS
-from spatialgears.pipeline.cell_check import NEAREST, correlations, nearest_cells, soft_mapping
+from spatialgears.pipeline.gene_reading import NEAREST, correlations, nearest_cells, soft_mapping
 from spatialgears.plotting import canvas, palette
 from spatialgears.runtime.files import temporary_folder
 from spatialgears.runtime.seeds import numpy_rng

@@ -25,7 +25,7 @@ from spatialgears.expression.start import COMPONENTS
 from spatialgears.expression.views import BANK_BYTES, MAX_VIEWS
 from spatialgears.geometry.ensemble import ENSEMBLE_DRAWS
 from spatialgears.geometry.training import SLIDE_VIEWS
-from spatialgears.pipeline import cell_check
+from spatialgears.pipeline import cell_check, gene_reading
 from spatialgears.pipeline.features import DENSE_CELLS
 from spatialgears.runtime.memory import memory_limits
 from spatialgears.runtime.threads import usable_threads
@@ -125,7 +125,9 @@ def predict_cost(
         seconds += sum(stages.values())
     if n_cells:
         checked = min(n_cells, cell_check.MOST_CELLS)
-        stages["check on cells"] = cell_check.PARTS * checked * (members * generator / speed + c.cell_seconds)
+        stages["check on cells"] = (
+            gene_reading.PARTS * checked * (members * generator / speed + c.cell_seconds)
+        )
         stages["samples" if samples else "solve"] = n_cells * each
     blocks = g.context_blocks + g.generator_blocks + g.denoiser_blocks
     kept = 8 * (width_in + g.hidden) + 40 * g.width * blocks

@@ -23,11 +23,11 @@ from spatialgears.geometry.features import Features
 from spatialgears.geometry.nearest import NearestSpots, nearest_places
 from spatialgears.geometry.training import GeometryFit, train_geometry
 from spatialgears.metrics.points import spot_pitch
-from spatialgears.pipeline.cell_check import CheckedSlide
 from spatialgears.pipeline.evaluation import choose_average, choose_reach, evaluate_held_out
 from spatialgears.pipeline.features import CellView, OtherCounts, SpotFeatures
 from spatialgears.pipeline.fitted import Fitted, KeptSlide
 from spatialgears.pipeline.foreseen import require_sets
+from spatialgears.pipeline.gene_reading import CheckedSlide
 from spatialgears.pipeline.kept_out import check_cells
 from spatialgears.pipeline.prepare import Prepared
 from spatialgears.runtime.progress import Progress, silent

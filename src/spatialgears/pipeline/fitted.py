@@ -22,8 +22,9 @@ from spatialgears.geometry.ensemble import Ensemble
 from spatialgears.geometry.features import Features
 from spatialgears.geometry.model import GeometryModel
 from spatialgears.geometry.nearest import NearestSpots
-from spatialgears.pipeline.cell_check import CellCheck, CheckedSlide
+from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.pipeline.features import CellFeatures, CellView, OtherCounts
+from spatialgears.pipeline.gene_reading import CheckedSlide
 from spatialgears.pipeline.self_check import SelfCheck
 from spatialgears.storage.model_folder import StoredModel, flatten, part
 from spatialgears.supervision.folds import Folds

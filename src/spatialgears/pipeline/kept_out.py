@@ -11,7 +11,7 @@ from scipy import sparse
 
 from spatialgears.assembly.canonical import principal_plane
 from spatialgears.config import Config
-from spatialgears.pipeline import cell_check
+from spatialgears.pipeline import cell_check, gene_reading
 from spatialgears.pipeline.cell_check import CellCheck
 from spatialgears.pipeline.features import OtherCounts
 from spatialgears.pipeline.fitted import Fitted
@@ -41,9 +41,9 @@ def check_cells(
         return cell_check.not_checked(why, n_cells=len(rows))
     some, panel = counts[rows], fitted.panel
     slides = [slide.checked for slide in fitted.slides]
-    reading = cell_check.read_kept_out(
+    reading = gene_reading.read_kept_out(
         Placer(fitted, some, config, seed, None if others is None else others[rows], progress),
-        cell_check.expression(some, panel, raw=fitted.raw),
+        gene_reading.expression(some, panel, raw=fitted.raw),
         slides,
         panel.morans_i,
         missing=missing,
@@ -53,7 +53,7 @@ def check_cells(
     found = cell_check.judge(
         reading,
         slides,
-        genes=list(panel.genes[cell_check.most_spatial(panel.morans_i)]),
+        genes=list(panel.genes[gene_reading.most_spatial(panel.morans_i)]),
         coords=first.frame.to_slide(first.coords[first.checked.spots]),
         n_cells=len(rows),
     )
@@ -90,6 +90,6 @@ class Placer:
         coords, _ = principal_plane(geometry.double().numpy())
         laid = slides_among_cells(self.fitted, features, coords, seed=self.seed)
         self.calls += 1
-        self.progress("check on cells", self.calls, cell_check.PARTS, {})
+        self.progress("check on cells", self.calls, gene_reading.PARTS, {})
         slides = zip(laid, self.fitted.slides, strict=True)
         return coords, [spots[slide.checked.spots] for spots, slide in slides]

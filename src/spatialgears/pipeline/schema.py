@@ -19,7 +19,8 @@ from spatialgears.expression.guard import Guard
 from spatialgears.expression.other_genes import AXES, CLIP
 from spatialgears.expression.other_genes import MOST as MOST_OTHERS
 from spatialgears.metrics.wording import MAIN
-from spatialgears.pipeline.cell_check import MOST_GENES, Verdict
+from spatialgears.pipeline.cell_check import Verdict
+from spatialgears.pipeline.gene_reading import MOST_GENES
 from spatialgears.pipeline.self_check import SelfCheck
 from spatialgears.storage.schema import Axis, Header, TensorSpec
 
