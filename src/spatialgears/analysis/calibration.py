@@ -23,8 +23,8 @@ from spatialgears.analysis.evidence import (
     CHUNK,
     PARTS,
     Evidence,
-    Likeness,
     Settings,
+    Similarity,
     similar_cells,
     unit,
     weighed,
@@ -69,8 +69,8 @@ class StandIns:
         cells = np.sort(rng.permutation(np.flatnonzero(evidence.kept))[:CELLS])
         itself, cosine, distance = (np.arange(len(spots)), spots), None, None
         if settings.likeness:
-            _, noisy, likeness, _ = _as_cells(evidence, settings.similar, spots, cells, seed=seed)
-            cosine = noisy @ likeness.spots.T
+            _, noisy, similarity, _ = _as_cells(evidence, settings.similar, spots, cells, seed=seed)
+            cosine = noisy @ similarity.spots.T
             cosine[itself] = -1
         if settings.place and evidence.laid is not None and evidence.spread is not None:
             spread = rng.choice(evidence.spread[evidence.kept], len(spots))
@@ -125,11 +125,11 @@ class StandIns:
         plain, noisy, _, level = _as_cells(evidence, SHARE, self.spots, self.cells, seed=self.seed)
         penalty = max(PENALTIES, key=lambda one: self.likelihood(self._held_out(plain, plain, one)))
         model = _regression(plain, self.true, penalty)
-        likeness = Likeness.of(evidence, evidence.profiles(self.cells, SHARE))
+        similarity = Similarity.of(evidence, evidence.profiles(self.cells, SHARE))
         counted = np.flatnonzero(evidence.kept)
         for start in range(0, len(counted), CHUNK):
             rows = counted[start : start + CHUNK]
-            profiles = likeness.embed(evidence.profiles(rows, SHARE))
+            profiles = similarity.embed(evidence.profiles(rows, SHARE))
             found[np.ix_(rows, model.classes_)] = model.predict_proba(profiles)
         by_weights = sharpened(self.weighed(settings), power)
         by_expression = self._held_out(plain, noisy, penalty)
@@ -167,7 +167,7 @@ def _regression(x: NDArray[np.float32], true: NDArray[np.int64], penalty: float)
 
 def _as_cells(
     evidence: Evidence, similar: float, spots: NDArray[np.int64], cells: NDArray[np.int64], *, seed: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32], Likeness, float]:
+) -> tuple[NDArray[np.float32], NDArray[np.float32], Similarity, float]:
     """Some spots (n, h) at the depth of cells, the same with noise, their comparison with spots, and the level of noise.
 
     Noise lowers the similarity of spots to their most similar other spot to that of cells.
@@ -179,20 +179,20 @@ def _as_cells(
         drawn = rng.poisson(np.expm1(profiles) / evidence.target * depth)
         profiles = np.log1p(drawn / depth * evidence.target).astype(np.float32)
     of_cells = evidence.profiles(cells, similar)
-    wanted = np.median(Likeness.of(evidence, of_cells).cosine(of_cells).max(1))
+    wanted = np.median(Similarity.of(evidence, of_cells).cosine(of_cells).max(1))
     logged, there = sparse.csr_matrix(profiles), np.ones(len(spots), bool)
     near = similar_cells(logged, there, seed=seed)
     stand_ins = replace(
         evidence, logged=logged, columns=np.arange(profiles.shape[1]), kept=there, similar=near
     )
     own = stand_ins.profiles(everyone, similar)
-    likeness = Likeness.of(evidence, own)
-    embedded = likeness.embed(own)
+    similarity = Similarity.of(evidence, own)
+    embedded = similarity.embed(own)
     noise = unit(rng.normal(size=embedded.shape).astype(np.float32))
     for level in NOISE:
         noisy = unit(embedded + np.float32(level) * noise)
-        cosine = noisy @ likeness.spots.T
+        cosine = noisy @ similarity.spots.T
         cosine[everyone, spots] = -1
         if np.median(cosine.max(1)) <= wanted:
             break
-    return embedded, noisy, likeness, float(level)
+    return embedded, noisy, similarity, float(level)

@@ -199,7 +199,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, eq=False)
-class Likeness:
+class Similarity:
     """Compares profiles (n, K) of cells with those of spots, each standardised over its own kind, genes weighted."""
 
     mean: NDArray[np.float32]
@@ -209,7 +209,7 @@ class Likeness:
     @classmethod
     def of(
         cls, evidence: Evidence, typical: NDArray[np.float32], hidden: NDArray[np.bool_] | None = None
-    ) -> Likeness:
+    ) -> Similarity:
         """Of all spots, and cells that are like ``typical`` ones (n, K) in mean and spread; without genes ``hidden`` (K,)."""
         weights = np.sqrt(np.clip(evidence.moran, 1e-6, None)).astype(np.float32)
         if hidden is not None:
@@ -233,10 +233,10 @@ class Likeness:
         return self.embed(profiles) @ self.spots.T
 
 
-def compared(evidence: Evidence, settings: Settings, *, seed: int) -> Likeness:
+def compared(evidence: Evidence, settings: Settings, *, seed: int) -> Similarity:
     """The comparison of all cells with all spots."""
     some = evidence.some(SOME_CELLS, len(evidence.coords), seed)[0]
-    return Likeness.of(evidence, evidence.profiles(some, settings.similar))
+    return Similarity.of(evidence, evidence.profiles(some, settings.similar))
 
 
 def corrected(
@@ -265,10 +265,10 @@ def chunks(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Cells that count, by position, and their weights (n, M), each row with a sum of one."""
     counted, size = np.flatnonzero(evidence.kept), size or CHUNK
-    likeness, sharing = compared(evidence, settings, seed=seed), evidence.sharing()
+    similarity, sharing = compared(evidence, settings, seed=seed), evidence.sharing()
     for start in range(0, len(counted), size):
         rows = counted[start : start + size]
-        cosine = likeness.cosine(evidence.profiles(rows, settings.similar)) if settings.likeness else None
+        cosine = similarity.cosine(evidence.profiles(rows, settings.similar)) if settings.likeness else None
         distance = evidence.distance(rows) if settings.place and evidence.laid is not None else None
         yield rows, weighed(settings, cosine, distance, sharing)
 
@@ -478,7 +478,7 @@ class Trial:
         """Spots (M, h), cells (n, h) and their cosines (n, M) without each part of the genes."""
         if similar not in self.compared:
             own = self.evidence.profiles(self.rows, similar)
-            parts = [Likeness.of(self.evidence, own, self.part == number) for number in range(PARTS)]
+            parts = [Similarity.of(self.evidence, own, self.part == number) for number in range(PARTS)]
             embedded = [part.embed(own) for part in parts]
             self.compared[similar] = [
                 (part.spots, cells, cells @ part.spots.T) for part, cells in zip(parts, embedded, strict=True)

@@ -172,12 +172,12 @@ def _corrected(
     seed: int,
 ) -> NDArray[np.float32]:
     """Genes (M, g) that were read from values (N, g) by weights (N, M), corrected."""
-    likeness, counted = compared(evidence, settings, seed=seed), np.flatnonzero(evidence.kept)
+    similarity, counted = compared(evidence, settings, seed=seed), np.flatnonzero(evidence.kept)
     parts = (counted[start : start + CHUNK] for start in range(0, len(counted), CHUNK))
-    cells = np.vstack([likeness.embed(evidence.profiles(rows, settings.similar)) for rows in parts])
+    cells = np.vstack([similarity.embed(evidence.profiles(rows, settings.similar)) for rows in parts])
     near = weights[counted].T
     shown = (near @ cells) / np.maximum(np.asarray(near.sum(1)), 1e-30)
-    return corrected(read, likeness.spots, shown, cells, values[counted])
+    return corrected(read, similarity.spots, shown, cells, values[counted])
 
 
 def _mean(total: NDArray[Any], mass: NDArray[Any]) -> NDArray[np.float32]:

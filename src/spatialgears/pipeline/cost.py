@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spatialgears.assembly.assemble import cells_in_one_pass
 from spatialgears.assembly.measure import BATCH
@@ -98,54 +99,86 @@ def predict_cost(
     values of all inputs that are not zero. ``wholes`` are the donors, or slides of one donor, that can be left out; by
     default as many as slides. With several, the number of training steps is determined first.
     """
-    c, a, g = Coefficients(), config.assembly, config.geometry
     wholes, cores = wholes or n_slides, config.threads or usable_threads().number
-    speed = c.macs_per_second * cores**c.core_gain
-    alone = speed if g.wide else c.macs_per_second  # of one model in training
     width_in = _width(n_genes, config, shared_genes)
+    left_out = models_left_out(wholes) if config.geometry.slide_steps else 0
+    members = max(config.geometry.generators(left_out), 1)
+    stages: dict[str, float] = {}
+    if n_spots:
+        seen = (n_genes, width_in)
+        stages = _training(
+            n_spots, n_cells, seen, config, cores=cores, n_slides=n_slides, wholes=wholes, left_out=left_out
+        )
+    placing = _placing(n_cells, width_in, config, cores=cores, members=members)
+    c = Coefficients()
+    seconds = c.start_seconds + c.panel_seconds * n_spots * n_genes + sum(stages.values()) + placing.all_cells
+    if n_cells:
+        stages["check on cells"] = placing.check
+        stages["samples" if placing.samples else "solve"] = placing.all_cells
+    elements = config.geometry.sets(n_slides) * _set_size(n_spots, config) * (1 + config.geometry.pairs)
+    at_once = _pass_bytes(n_cells, n_genes, width_in, config, passes=min(cores, 1 + placing.samples))
+    learning = _learning_bytes(
+        n_spots, n_cells, n_genes, width_in, config, elements=elements, members=members
+    )
+    data = (c.count_bytes + c.view_bytes) * n_spots * n_genes + min(
+        4 * MAX_VIEWS * n_spots * n_genes, BANK_BYTES
+    )
+    data += c.stored_bytes * stored + c.cell_bytes * n_cells
+    return Cost(seconds, int(c.base_bytes + data + max(at_once, *learning)), stages)
+
+
+class _Placing(NamedTuple):
+    all_cells: float  # seconds
+    check: float  # seconds of the check on cells
+    samples: int  # of each cell
+
+
+def _placing(n_cells: int, width_in: int, config: Config, *, cores: int, members: int) -> _Placing:
+    """Time to place the cells by ``members`` generators, and to check them."""
+    c, a, g = Coefficients(), config.assembly, config.geometry
+    speed = c.macs_per_second * cores**c.core_gain
     generator, denoiser = _macs(width_in, config)
-    elements = g.sets(n_slides) * _set_size(n_spots, config) * (1 + g.pairs)
-    members = max(g.generators(models_left_out(wholes) if g.slide_steps else 0), 1)
     draws = max(ENSEMBLE_DRAWS, 2 * members) if g.crossfit else 0
     refine = members * generator + 2 * c.refine_factor * a.steps * denoiser
     best = members * generator if a.samples else refine  # without samples the best guess is refined itself
     samples = a.samples if denoiser and a.steps and n_cells <= a.sample_cells else 0
-    solve = a.solve_steps * c.solve_seconds if a.mode == "patches" else 0.0
-    passes = a.coverage if a.mode == "patches" else 1
+    solve, passes = (a.solve_steps * c.solve_seconds, a.coverage) if a.mode == "patches" else (0.0, 1)
     work = draws * generator + passes * (best + samples * refine)
     each = work / speed + (1 + samples) * solve + c.cell_seconds
-    seconds = c.start_seconds + c.panel_seconds * n_spots * n_genes + n_cells * each
-    stages: dict[str, float] = {}
-    if n_spots:
-        seen = (n_genes, width_in)
-        workers = 1 if g.wide else cores
-        stages = _training(
-            n_spots, n_cells, seen, config, speed=alone, workers=workers, n_slides=n_slides, wholes=wholes
-        )
-        seconds += sum(stages.values())
-    if n_cells:
-        checked = min(n_cells, cell_check.MOST_CELLS)
-        stages["check on cells"] = (
-            gene_reading.PARTS * checked * (members * generator / speed + c.cell_seconds)
-        )
-        stages["samples" if samples else "solve"] = n_cells * each
-    blocks = g.context_blocks + g.generator_blocks + g.denoiser_blocks
-    kept = 8 * (width_in + g.hidden) + 40 * g.width * blocks
-    spots = n_spots * n_genes
-    data = (c.count_bytes + c.view_bytes) * spots + min(4 * MAX_VIEWS * spots, BANK_BYTES)
-    data += c.stored_bytes * stored + c.cell_bytes * n_cells
+    checked = min(n_cells, cell_check.MOST_CELLS)
+    check = gene_reading.PARTS * checked * (members * generator / speed + c.cell_seconds)
+    return _Placing(n_cells * each, check, samples)
+
+
+def _pass_bytes(n_cells: int, n_genes: int, width_in: int, config: Config, *, passes: int) -> float:
+    """Memory of so many passes of cells through the networks at once."""
+    c, a = Coefficients(), config.assembly
     room = cells_in_one_pass(n_genes, a)
     together = n_cells if n_cells <= room or a.mode == "one-shot" else min(room, a.core_cells)
     if a.mode == "patches":
         together = min(n_cells, BATCH * a.patch_size)
-    at_once = together * (c.pass_bytes + 8 * width_in) * min(cores, 1 + samples)
-    if g.inputs == "embedding":
-        at_once += c.view_bytes * min(n_cells, DENSE_CELLS) * n_genes
-    step = elements * kept * c.activation_bytes if n_spots else 0.0
-    copies = members + (6 if n_spots else 0)  # while training: weights, gradients, two moments, mean, best
-    step += 4 * (generator + denoiser) * copies
-    encoder = c.profile_bytes * _profiles(n_spots, n_cells, config) * n_genes if n_spots else 0.0
-    return Cost(seconds, int(c.base_bytes + data + max(step, at_once, encoder)), stages)
+    needed = together * (c.pass_bytes + 8 * width_in) * passes
+    if config.geometry.inputs == "embedding":
+        needed += c.view_bytes * min(n_cells, DENSE_CELLS) * n_genes
+    return needed
+
+
+def _learning_bytes(
+    n_spots: int, n_cells: int, n_genes: int, width_in: int, config: Config, *, elements: float, members: int
+) -> tuple[float, float]:
+    """Memory of a training step with so many spots in its sets, with the networks; and of stage A."""
+    c, g = Coefficients(), config.geometry
+    networks = 4 * sum(
+        _macs(width_in, config)
+    )  # their weights are about as many as multiply-adds per element
+    if not n_spots:
+        return networks * members, 0.0
+    kept = 8 * (width_in + g.hidden) + 40 * g.width * (
+        g.context_blocks + g.generator_blocks + g.denoiser_blocks
+    )
+    copies = members + 6  # in training: weights, gradients, two moments, mean, best
+    encoder = c.profile_bytes * _profiles(n_spots, n_cells, config) * n_genes
+    return elements * kept * c.activation_bytes + networks * copies, encoder
 
 
 def _width(n_genes: int, config: Config, shared_genes: int) -> int:
@@ -183,22 +216,23 @@ def _training(
     seen: tuple[int, int],
     config: Config,
     *,
-    speed: float,
-    workers: int,
+    cores: int,
     n_slides: int,
     wholes: int,
+    left_out: int,
 ) -> dict[str, float]:
     """Seconds of each training stage, by the name under which it reports progress, in order of execution.
 
-    ``workers`` models are trained in parallel.
+    Wide networks use all ``cores``. Of the others, one is trained on each. Beside those of all spots there are ``left_out``
+    models, each without one of the ``wholes``.
     """
     c, e, g = Coefficients(), config.expression, config.geometry
+    speed, workers = (c.macs_per_second * cores**c.core_gain, 1) if g.wide else (c.macs_per_second, cores)
     n_genes, width_in = seen
     generator, denoiser = _macs(width_in, config)
     size = _set_size(n_spots, config)
     elements, pairs = g.sets(n_slides) * size * (1 + g.pairs), 6 * size * DIM
     enough = g.views * n_spots / elements if g.views and g.crossfit else g.steps
-    left_out = models_left_out(wholes) if g.slide_steps else 0
     steps, folds = min(g.steps, enough), max(g.generators(left_out), 1)
     share = 1.0  # of the sets of a step that a model has which leaves out a slide
     if left_out:
