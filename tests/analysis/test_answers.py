@@ -250,7 +250,7 @@ def test_a_slide_the_cells_do_not_belong_on_is_refused(organ, slide, asked, basi
 def test_a_slide_that_cells_match_roughly_is_warned_of(planted, named, monkeypatch, caplog):
     sg.tl.spot_weights(planted, named)
     assert "only roughly" not in caplog.text
-    monkeypatch.setattr("spatialgears.analysis.evidence.GOOD", 1.0)
+    monkeypatch.setattr("spatialgears.analysis.choice.GOOD", 1.0)
     sg.tl.spot_weights(planted, named)
     assert "only roughly" in caplog.text
 

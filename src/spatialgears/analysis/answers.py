@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from spatialgears.analysis import lookup
+from spatialgears.analysis.choice import OtherTissue
 from spatialgears.analysis.comparison import FEWEST, compare
 from spatialgears.analysis.composition import abundance
-from spatialgears.analysis.evidence import OtherTissue
 from spatialgears.analysis.imputation import impute
 from spatialgears.analysis.subject import types_column
 from spatialgears.analysis.transfer import transfer

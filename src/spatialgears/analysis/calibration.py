@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from spatialgears.analysis.choice import PARTS
 from spatialgears.analysis.evidence import (
     CHUNK,
-    PARTS,
     Evidence,
     Settings,
     Similarity,

@@ -13,7 +13,8 @@ from scipy import sparse
 from scipy.spatial import KDTree
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.evidence import CHUNK, Evidence, Settings, Trial, compared, corrected
+from spatialgears.analysis.choice import Trial
+from spatialgears.analysis.evidence import CHUNK, Evidence, Settings, compared, corrected
 from spatialgears.analysis.weights import matrix, weigh
 from spatialgears.errors import InputError
 from spatialgears.pipeline.gene_reading import correlations

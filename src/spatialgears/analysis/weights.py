@@ -8,7 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from spatialgears.analysis import lookup
-from spatialgears.analysis.evidence import Evidence, Settings, choose, chunks, gather
+from spatialgears.analysis.choice import choose
+from spatialgears.analysis.evidence import Evidence, Settings, chunks, gather
 from spatialgears.errors import InputError
 
 if TYPE_CHECKING:
