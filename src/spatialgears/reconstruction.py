@@ -366,8 +366,8 @@ class Reconstruction:
             return
         from anndata import AnnData
 
-        from spatialgears.io import add_to_h5ad, write_h5ad
         from spatialgears.io.stored import names_may_repeat, source_of, store_at
+        from spatialgears.io.writing import add_to_h5ad, write_h5ad
 
         source = source_of(adata) or (None if source is None else store_at(source))
         if source is not None:

@@ -248,7 +248,7 @@ def test_a_broken_zarr_folder_is_refused_by_name(cells, tmp_path, backed, versio
     chunk.write_bytes(whole)
     (path / "obs").rename(tmp_path / "obs")
     with pytest.raises(
-        InputError, match=r"cells\.zarr is a zarr store, but not a whole AnnData .* it holds X"
+        InputError, match=r"cells\.zarr is a zarr store, but not a whole AnnData .* it holds 'X'"
     ):
         place()
     for file in [*path.glob(".z*"), *path.glob("zarr.json")]:

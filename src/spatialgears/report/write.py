@@ -18,7 +18,7 @@ import numpy as np
 from spatialgears.analysis import lookup
 from spatialgears.analysis.subject import require_genes, require_types
 from spatialgears.errors import InputError, require_new
-from spatialgears.io import take_layer
+from spatialgears.io.reading import take_layer
 from spatialgears.report import page
 from spatialgears.report.content import ReportContent
 from spatialgears.report.encode import as_script, payload
