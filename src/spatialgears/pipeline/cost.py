@@ -120,9 +120,8 @@ def predict_cost(
     learning = _learning_bytes(
         n_spots, n_cells, n_genes, width_in, config, elements=elements, members=members
     )
-    data = (c.count_bytes + c.view_bytes) * n_spots * n_genes + min(
-        4 * MAX_VIEWS * n_spots * n_genes, BANK_BYTES
-    )
+    entries = n_spots * n_genes
+    data = (c.count_bytes + c.view_bytes) * entries + min(4 * MAX_VIEWS * entries, BANK_BYTES)
     data += c.stored_bytes * stored + c.cell_bytes * n_cells
     return Cost(seconds, int(c.base_bytes + data + max(at_once, *learning)), stages)
 
@@ -166,16 +165,13 @@ def _pass_bytes(n_cells: int, n_genes: int, width_in: int, config: Config, *, pa
 def _learning_bytes(
     n_spots: int, n_cells: int, n_genes: int, width_in: int, config: Config, *, elements: float, members: int
 ) -> tuple[float, float]:
-    """Memory of a training step with so many spots in its sets, with the networks; and of stage A."""
+    """Memory of the networks with a training step, whose sets hold ``elements`` spots in all; and of stage A."""
     c, g = Coefficients(), config.geometry
-    networks = 4 * sum(
-        _macs(width_in, config)
-    )  # their weights are about as many as multiply-adds per element
+    networks = 4 * sum(_macs(width_in, config))  # as many weights as multiply-adds per element
     if not n_spots:
         return networks * members, 0.0
-    kept = 8 * (width_in + g.hidden) + 40 * g.width * (
-        g.context_blocks + g.generator_blocks + g.denoiser_blocks
-    )
+    blocks = g.context_blocks + g.generator_blocks + g.denoiser_blocks
+    kept = 8 * (width_in + g.hidden) + 40 * g.width * blocks
     copies = members + 6  # in training: weights, gradients, two moments, mean, best
     encoder = c.profile_bytes * _profiles(n_spots, n_cells, config) * n_genes
     return elements * kept * c.activation_bytes + networks * copies, encoder

@@ -295,9 +295,8 @@ def _read_slide(
     reading.r[s, mine] = correlations(measured, predicted)
     reading.reference[s, mine] = correlations(measured, direct @ own)
     reading.shuffled[:, s, mine] = [correlations(measured, near @ own[order]) for order in shuffles]
-    around = (
-        nearest_cells(spots, coords, min(NEAREST, len(spots) // 10)) @ measured
-    )  # (N, genes) means around cells
+    near_spots = nearest_cells(spots, coords, min(NEAREST, len(spots) // 10))
+    around = near_spots @ measured  # (N, genes) mean of the spots around each cell
     around = (around - around.mean(0)) / len(reading.r)
     reading.match[:] += [np.einsum("ng,ng->n", around, one) for one in (own, own[shuffles[0]])]
 
