@@ -206,20 +206,6 @@ class Reading:
     shuffled: NDArray[np.float64]
     match: NDArray[np.float64]
 
-    @classmethod
-    def empty(cls, genes: NDArray[np.int64], slides: Sequence[CheckedSlide], n_cells: int) -> Reading:
-        """Of genes that are still to be read."""
-        shape = len(slides), len(genes)
-        return cls(
-            genes,
-            [np.zeros((len(slide.values), len(genes)), np.float32) for slide in slides],
-            r=np.zeros(shape),
-            reference=np.zeros(shape),
-            ceiling=np.stack([slide.ceiling[genes] for slide in slides]),
-            shuffled=np.zeros((SHUFFLES, *shape)),
-            match=np.zeros((2, n_cells)),
-        )
-
 
 def read_kept_out(
     place: Place,
@@ -256,49 +242,44 @@ def read_kept_out(
     kept = most_spatial(morans_i)  # (K,)
     cells = np.where(missing[kept], 0, cells)
     part = balanced_parts(morans_i, seed=seed)  # (G,)
-    shuffles = np.stack([numpy_rng(seed, "shuffled", i).permutation(len(cells)) for i in range(SHUFFLES)])
-    reading = Reading.empty(_scored(morans_i, kept, missing), slides, len(cells))
+    genes = _scored(morans_i, kept, missing)
+    orders = np.stack([numpy_rng(seed, "shuffled", i).permutation(len(cells)) for i in range(SHUFFLES)])
     whole = [_products(slide.values, cells) for slide in slides]
+    predicted = [np.zeros((len(slide.values), len(genes)), np.float32) for slide in slides]
+    r, reference = (np.zeros((len(slides), len(genes))) for _ in range(2))
+    shuffled, match = np.zeros((SHUFFLES, *r.shape)), np.zeros((2, len(cells)))
     for number in range(PARTS):
         hidden = part[kept] == number  # (K,)
-        mine = np.flatnonzero(hidden[reading.genes])
+        mine = np.flatnonzero(hidden[genes])
         if not len(mine):
             continue
         coords, spots = place((part == number) | missing)
+        own = cells[:, genes[mine]]
         for s, slide in enumerate(slides):
+            measured, near = slide.values[:, genes[mine]], nearest_cells(coords, spots[s], _some(len(cells)))
             masked = _products(slide.values[:, hidden], cells[:, hidden])
-            unmasked = tuple(a - b for a, b in zip(whole[s], masked, strict=True))
-            _read_slide(reading, s, mine, slide, cells, coords, spots[s], soft_mapping(*unmasked), shuffles)
-    return reading
+            direct = soft_mapping(*(a - b for a, b in zip(whole[s], masked, strict=True)))
+            predicted[s][:, mine] = near @ own
+            r[s, mine] = correlations(measured, predicted[s][:, mine])
+            reference[s, mine] = correlations(measured, direct @ own)
+            shuffled[:, s, mine] = [correlations(measured, near @ own[order]) for order in orders]
+            around = nearest_cells(spots[s], coords, _some(len(measured))) @ measured
+            match += _matches(around, own, orders[0]) / len(slides)
+    ceiling = np.stack([slide.ceiling[genes] for slide in slides])
+    return Reading(genes, predicted, r, reference, ceiling, shuffled, match)
 
 
-def _read_slide(
-    reading: Reading,
-    s: int,
-    mine: NDArray[np.int64],
-    slide: CheckedSlide,
-    cells: NDArray[np.float32],
-    coords: NDArray[np.float64],
-    spots: NDArray[np.float64],
-    direct: NDArray[np.float32],
-    shuffles: NDArray[np.int64],
-) -> None:
-    """Enter what the cells, placed (N, 2) without some genes, say of these at the spots (m, 2) of slide ``s``.
+def _some(available: int) -> int:
+    """How many of the nearest cells or spots are averaged: of few, a tenth."""
+    return min(NEAREST, available // 10)
 
-    ``mine`` are the masked genes, by position in the reading, ``cells`` (N, K) expression, ``direct`` (m, N) weights of the
-    direct mapping, and ``shuffles`` (shuffles, N) orders of the cells.
-    """
-    genes = reading.genes[mine]
-    measured, own = slide.values[:, genes], cells[:, genes]
-    near = nearest_cells(coords, spots, min(NEAREST, len(cells) // 10))  # of few cells, a tenth
-    predicted = reading.predicted[s][:, mine] = near @ own
-    reading.r[s, mine] = correlations(measured, predicted)
-    reading.reference[s, mine] = correlations(measured, direct @ own)
-    reading.shuffled[:, s, mine] = [correlations(measured, near @ own[order]) for order in shuffles]
-    near_spots = nearest_cells(spots, coords, min(NEAREST, len(spots) // 10))
-    around = near_spots @ measured  # (N, genes) mean of the spots around each cell
-    around = (around - around.mean(0)) / len(reading.r)
-    reading.match[:] += [np.einsum("ng,ng->n", around, one) for one in (own, own[shuffles[0]])]
+
+def _matches(
+    around: NDArray[np.float32], own: NDArray[np.float32], order: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """(2, N) how well the mean of the spots ``around`` each cell (N, g) fits its ``own`` genes, and those of another cell."""
+    around = around - around.mean(0)
+    return np.stack([np.einsum("ng,ng->n", around, one) for one in (own, own[order])])
 
 
 def _scored(morans_i: NDArray[Any], kept: NDArray[np.int64], missing: NDArray[np.bool_]) -> NDArray[np.int64]:
