@@ -34,8 +34,8 @@ LEAST = 0.05  # direct mapping that reaches less says nothing
 #: Error of cells of another donor over that of held-out spots, both in units of their spread. Learnt on pairs of donors with
 #: known positions (``gears bench donors``); the page on results says how well radii then hold.
 WIDER = 1.7
-#: 50% radius of cells of the slides' donors over that of held-out spots, which were placed by models that saw half of the
-#: spots, or one section less. 90% radii hold as they are. The page on results lists the runs that this was chosen on.
+#: 50% radius of cells of the slides' donors over that of held-out spots; chosen on runs with known positions, which the page
+#: on results lists. 90% radii hold as they are.
 HELD_OUT = 0.9
 
 
